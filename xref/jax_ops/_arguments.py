@@ -1,0 +1,86 @@
+"""What the JAX golden demands of its arguments (clauses EMB-3 and EMB-4), checked before anything is computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xref import errors
+from xref.bits import FORMATS, FloatFormat
+
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+_ARRAY_NAMES = "jax.Array or numpy.ndarray"
+
+
+def check_token_ids(token_ids: object, call: str) -> None:
+    """Raise `TypeError` unless `token_ids` is an array of an integer dtype."""
+    if not isinstance(token_ids, _ARRAYS):
+        raise errors.bad_type("token_ids", type(token_ids).__name__, _ARRAY_NAMES, call)
+    if not jnp.issubdtype(token_ids.dtype, jnp.integer):
+        raise errors.bad_type("token_ids", f"dtype {token_ids.dtype.name}", "an integer dtype", call)
+
+
+def check_weight(weight: Any, call: str, *, widened: bool) -> FloatFormat:
+    """Return the element format of `weight` if it is a `[V, H]` table of a contract dtype.
+
+    Raises:
+        TypeError: not an array, a dtype outside the contract, or float64 where it is to be `widened` to float32 or where
+            JAX would narrow it (x64 is off).
+        ValueError: not two-dimensional.
+    """
+    if not isinstance(weight, _ARRAYS):
+        raise errors.bad_type("weight", type(weight).__name__, _ARRAY_NAMES, call)
+    name = weight.dtype.name
+    if name not in FORMATS:
+        raise errors.bad_type("weight", f"dtype {name}", f"one of {', '.join(FORMATS)}", call)
+    if widened and name == "float64":
+        raise errors.bad_type("weight", "dtype float64", "a dtype that float32 can hold", call)
+    if name == "float64" and not jax.config.jax_enable_x64:
+        raise errors.bad_type("weight", "dtype float64", "jax_enable_x64, or JAX would narrow it to float32", call)
+    if weight.ndim != 2:
+        raise errors.bad_value("weight", f"shape {weight.shape}", "shape [V, H]", call)
+    return FORMATS[name]
+
+
+def check_range(token_ids: Any, vocab_size: int, call: str) -> None:
+    """Raise the `IndexError` of clause EMB-4 if a concrete id is outside `[0, vocab_size)`.
+
+    The ids are read on the host in their own dtype, before anything narrows them. Under a trace there are no values
+    to check and nothing can be raised: see `narrow`.
+    """
+    if isinstance(token_ids, jax.core.Tracer):
+        return
+    ids = np.asarray(token_ids)
+    bad = _out_of_range(ids, vocab_size)
+    if not bad.any():
+        return
+    position = tuple(int(i) for i in np.unravel_index(int(bad.argmax()), ids.shape))
+    raise errors.ids_out_of_range(
+        count=int(bad.sum()),
+        total=ids.size,
+        position=position,
+        value=int(ids[position]),
+        vocab_size=vocab_size,
+        call=call,
+    )
+
+
+def narrow(token_ids: Any, vocab_size: int) -> jax.Array:
+    """Return the ids in the signed dtype that JAX indexes with: int64 for 64-bit ids under x64, int32 otherwise.
+
+    No id outside `[0, vocab_size)` comes back inside it. A NumPy array can hold ids that int32 cannot (2**32 + 1 would
+    become 1): those become -1 first. Unsigned ids past the signed range turn negative, which is as far out.
+    """
+    if isinstance(token_ids, jax.Array):
+        return token_ids.astype(jnp.int64 if token_ids.dtype.itemsize == 8 else jnp.int32)
+    ids = np.asarray(token_ids)
+    return jnp.asarray(np.where(_out_of_range(ids, vocab_size), -1, ids.astype(np.int64)).astype(np.int32))
+
+
+def _out_of_range(ids: np.ndarray[Any, Any], vocab_size: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    # Two's-complement int64 keeps every order that matters: only uint64 ids of 2**63 or more wrap, to negatives.
+    wide = ids.astype(np.int64)
+    return np.asarray((wide < 0) | (wide >= vocab_size))

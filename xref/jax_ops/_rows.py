@@ -1,0 +1,62 @@
+"""Rows of a table by their bits: the gather, the exact widening (EMB-2) and the poison of ids that name no row.
+
+After `jnp.take` every operation is an integer one, because XLA may run a select or a cast of a 16-bit float in float32,
+which changes NaNs. And no integer is chosen by a predicate: on x86 CPUs with AVX512-BF16 a select of uint16 values
+whose result is bit-cast to bfloat16 comes out, in the last columns of a row, through float32 all the same, which
+flushes subnormals and quiets NaNs (measured with JAX 0.10.2, also behind `optimization_barrier`). Masks made by
+arithmetic do not.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from xref.bits import FORMATS, FloatFormat
+
+_SINGLE = FORMATS["float32"]
+
+
+def gather(ids: jax.Array, table: jax.Array, fmt: FloatFormat, *, widened: bool) -> jax.Array:
+    """Return `table[ids, :]`, `S + (H,)`, in the table's format or exactly widened to float32.
+
+    `ids` is any shape `S` of int32 or int64. A row whose id is outside `[0, V)` is the canonical quiet NaN in every
+    element.
+    """
+    target = _SINGLE if widened else fmt
+    shape = (*ids.shape, table.shape[1])
+    if table.shape[0] == 0:
+        return lax.bitcast_convert_type(jnp.full(shape, target.nan, target.uint), target.name)
+    # mode="clip" is the one that copies every bit on every back end, and it never reads foreign memory.
+    rows = jnp.take(table, ids, axis=0, mode="clip")
+    elements = lax.bitcast_convert_type(rows, fmt.uint)
+    if widened:
+        elements = _widen(elements, fmt)
+    poison = _out_of_range_mask(ids, table.shape[0])[..., None].astype(target.uint)
+    elements = (elements & ~poison) | (poison & target.uint.type(target.nan))
+    return lax.bitcast_convert_type(elements, target.name)
+
+
+def _out_of_range_mask(ids: jax.Array, vocab_size: int) -> jax.Array:
+    """Return all ones where an id is outside `[0, V)` and zero elsewhere: the sign of either distance, spread."""
+    last = min(vocab_size - 1, jnp.iinfo(ids.dtype).max)
+    return (ids | (last - ids)) >> (8 * ids.dtype.itemsize - 1)
+
+
+def _widen(elements: jax.Array, fmt: FloatFormat) -> jax.Array:
+    """Return the float32 bits of elements of a narrower format: exact, no element is rounded."""
+    element = elements.astype(jnp.uint32)
+    if fmt.exponent_bits == _SINGLE.exponent_bits:  # float32 itself, or bfloat16: float32 cut short
+        return element << (_SINGLE.width - fmt.width)
+    gain = _SINGLE.mantissa_bits - fmt.mantissa_bits
+    sign = (element & fmt.sign) << (_SINGLE.width - fmt.width)
+    magnitude = element & (fmt.sign - 1)
+    normal = (magnitude << gain) + ((_SINGLE.bias - fmt.bias) << _SINGLE.mantissa_bits)
+    # A subnormal is `magnitude * 2**quantum`: its leading bit becomes the hidden one, and its place the exponent.
+    zeros = lax.clz(magnitude)
+    field = jnp.uint32(_SINGLE.width - 1 + fmt.quantum + _SINGLE.bias) - zeros
+    subnormal = (field << _SINGLE.mantissa_bits) | ((magnitude << (zeros - _SINGLE.exponent_bits)) & _SINGLE.mantissa)
+    special = (magnitude << gain) | _SINGLE.exponent
+    finite = jnp.where(magnitude > fmt.mantissa, normal, jnp.where(magnitude == 0, magnitude, subnormal))
+    return sign | jnp.where(magnitude > fmt.largest_finite, special, finite)

@@ -1,0 +1,121 @@
+"""The JAX golden of the token embedding: `hidden = weight[token_ids]`, and nothing but a copy of rows.
+
+Why it exists: it confirms the torch golden from a second framework and a second compiler, with no arithmetic in common; and
+a JAX or Pallas kernel is right if it agrees with this module in every bit. The gather is `jnp.take` under `jit`. Clauses
+EMB-1 to EMB-7 and EMB-12 of the contract hold on every device that JAX has.
+
+    import xref.jax_ops.embedding as golden
+    hidden = golden.forward(token_ids, weight)
+
+It works eagerly and under `jax.jit`, `jax.vmap`, `jax.grad` and `jax.vjp`. Concrete ids are checked and raise. Under a
+trace of the ids nothing can be raised: there an out-of-range id gives a row of quiet NaN, never a real row, and adds
+nothing to the gradient.
+
+Not promised: forward-mode differentiation and second derivatives; anything about ids that the caller's own `jax.jit` narrowed
+on the way in (with x64 off, JAX turns the int64 id 2**32 + 1 into 1 before this module sees it).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xref.bits import FORMATS
+from xref.jax_ops import _arguments, _rows
+
+__all__ = ["NativeEmbeddingOp", "forward", "forward_fp32"]
+
+Array = jax.Array | np.ndarray[Any, Any]
+
+
+def forward(token_ids: Array, weight: Array, *, validate: bool = True) -> jax.Array:
+    """Return `weight[token_ids, :]` in the table's dtype: a copy of rows, so no element is rounded (EMB-1).
+
+    Args:
+        token_ids: any shape `S`, 0-dimensional and empty included; any integer dtype. NumPy ids are checked before
+            anything narrows them, so int64 ids are safe with x64 off.
+        weight: `[V, H]`; float32, bfloat16, float16, float8_e4m3fn or float8_e5m2, and float64 where x64 is on.
+        validate: check concrete ids on the host. Without it, as under a trace, a bad id gives a row of quiet NaN.
+
+    Returns:
+        `S + (H,)`, the table's dtype and device, in memory of its own.
+
+    Raises:
+        IndexError: a concrete id is out of range; the message names how many, the first one's position and value, and `V`.
+        TypeError: an argument is not an array, the ids are not integers, or the table's dtype is not listed.
+        ValueError: the table is not two-dimensional.
+    """
+    return _embedding(token_ids, weight, validate=validate, widened=False, call="forward")
+
+
+def forward_fp32(token_ids: Array, weight: Array, *, validate: bool = True) -> jax.Array:
+    """Return `weight[token_ids, :]` exactly widened to float32: no element is rounded (EMB-2).
+
+    Values keep their value (subnormals become normal), zeros and infinities their sign; a NaN keeps its sign and its payload,
+    left-aligned, and is not quieted. The rows are widened after the gather, never the table before it.
+
+    Args:
+        token_ids: as in `forward`.
+        weight: as in `forward`, except float64.
+        validate: as in `forward`.
+
+    Returns:
+        `S + (H,)`, float32, on the table's device, in memory of its own.
+
+    Raises:
+        IndexError, TypeError, ValueError: as `forward`; and `TypeError` for a float64 table, which would be narrowed.
+    """
+    return _embedding(token_ids, weight, validate=validate, widened=True, call="forward_fp32")
+
+
+class NativeEmbeddingOp:
+    """The golden as an object without state: `op(token_ids, weight)` is `forward`, `op.forward_fp32` its widened twin."""
+
+    def __call__(self, token_ids: Array, weight: Array) -> jax.Array:
+        """Return what `forward` returns."""
+        return forward(token_ids, weight)
+
+    def forward(self, token_ids: Array, weight: Array) -> jax.Array:
+        """Return what `xref.jax_ops.embedding.forward` returns."""
+        return forward(token_ids, weight)
+
+    def forward_fp32(self, token_ids: Array, weight: Array) -> jax.Array:
+        """Return what `xref.jax_ops.embedding.forward_fp32` returns."""
+        return forward_fp32(token_ids, weight)
+
+
+def _embedding(token_ids: Array, weight: Array, *, validate: bool, widened: bool, call: str) -> jax.Array:
+    _arguments.check_token_ids(token_ids, call)
+    _arguments.check_weight(weight, call, widened=widened)
+    if validate:
+        _arguments.check_range(token_ids, weight.shape[0], call)
+    ids = _arguments.narrow(token_ids, weight.shape[0])
+    return _gather(ids, jnp.asarray(weight), widened)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _gather(ids: jax.Array, table: jax.Array, widened: bool) -> jax.Array:
+    return _rows.gather(ids, table, FORMATS[table.dtype.name], widened=widened)
+
+
+def _gather_forward(ids: jax.Array, table: jax.Array, widened: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _gather(ids, table, widened), (ids, jnp.empty((table.shape[0], 0), table.dtype))
+
+
+def _gather_backward(
+    widened: bool, residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array
+) -> tuple[None, jax.Array]:
+    # The framework's own gradient stands in: it sums in the table's dtype, in an order of its choosing.
+    ids, like = residuals
+    vocab_size = like.shape[0]
+    rows = jnp.where((ids >= 0) & (ids < vocab_size), ids, vocab_size)
+    zeros = jnp.zeros((vocab_size, cotangent.shape[-1]), like.dtype)
+    return None, zeros.at[rows].add(cotangent.astype(like.dtype), mode="drop")
+
+
+_gather.__wrapped__.defvjp(_gather_forward, _gather_backward)

@@ -1,0 +1,82 @@
+"""What the torch golden demands of its arguments (clauses EMB-3 and EMB-4), checked before anything is computed."""
+
+from __future__ import annotations
+
+import torch
+
+from xref import errors
+from xref.bits import FORMATS, FloatFormat
+
+_ID_DTYPES = (
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the dtype's name without the framework's: `bfloat16`, not `torch.bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def check_token_ids(token_ids: object, call: str) -> torch.Tensor:
+    """Return `token_ids` if it is a dense tensor of an integer dtype; raise `TypeError` otherwise."""
+    if not isinstance(token_ids, torch.Tensor):
+        raise errors.bad_type("token_ids", type(token_ids).__name__, "torch.Tensor", call)
+    if token_ids.layout != torch.strided:
+        raise errors.bad_type("token_ids", f"layout {token_ids.layout}", "a dense tensor", call)
+    if token_ids.dtype not in _ID_DTYPES:
+        raise errors.bad_type("token_ids", f"dtype {dtype_name(token_ids.dtype)}", "an integer dtype", call)
+    return token_ids
+
+
+def check_weight(weight: object, call: str, *, widened: bool) -> FloatFormat:
+    """Return the element format of `weight` if it is a dense `[V, H]` table of a contract dtype.
+
+    Raises:
+        TypeError: not a dense tensor, a dtype outside the contract, or float64 where it is to be `widened` to float32.
+        ValueError: not two-dimensional.
+    """
+    if not isinstance(weight, torch.Tensor):
+        raise errors.bad_type("weight", type(weight).__name__, "torch.Tensor", call)
+    if weight.layout != torch.strided:
+        raise errors.bad_type("weight", f"layout {weight.layout}", "a dense tensor", call)
+    name = dtype_name(weight.dtype)
+    if name not in FORMATS:
+        raise errors.bad_type("weight", f"dtype {name}", f"one of {', '.join(FORMATS)}", call)
+    if widened and name == "float64":
+        raise errors.bad_type("weight", "dtype float64", "a dtype that float32 can hold", call)
+    if weight.dim() != 2:
+        raise errors.bad_value("weight", f"shape {tuple(weight.shape)}", "shape [V, H]", call)
+    return FORMATS[name]
+
+
+def check_same_device(token_ids: torch.Tensor, weight: torch.Tensor, call: str) -> None:
+    """Raise `ValueError` unless the ids are where the table is."""
+    if token_ids.device != weight.device:
+        raise errors.bad_value("token_ids", f"device {token_ids.device}", f"the table's, {weight.device}", call)
+
+
+def check_range(token_ids: torch.Tensor, vocab_size: int, call: str) -> None:
+    """Raise the `IndexError` of clause EMB-4 if an id is outside `[0, vocab_size)`.
+
+    Nothing is narrowed first. Waits for the device once.
+    """
+    # A uint64 id of 2**63 or more turns negative here, and is out of range either way.
+    wide = token_ids.to(torch.int64)
+    bad = (wide < 0) | (wide >= vocab_size)
+    if not bad.any():
+        return
+    flat = int(bad.reshape(-1).to(torch.uint8).argmax().item())
+    position = []
+    for size in reversed(token_ids.shape):
+        flat, index = divmod(flat, size)
+        position.append(index)
+    where = tuple(reversed(position))
+    raise errors.ids_out_of_range(
+        count=int(bad.sum().item()),
+        total=bad.numel(),
+        position=where,
+        value=int(token_ids[where].item()),
+        vocab_size=vocab_size,
+        call=call,
+    )
