@@ -26,11 +26,15 @@ __all__ = [
     "VERSION",
     "BadIds",
     "Pinned",
+    "answer_digest",
     "bad_ids",
     "build",
     "cases",
+    "digests",
     "exact_answers",
     "pinned",
+    "result_dtype",
+    "table_digest",
 ]
 
 OPERATOR = "embedding"
@@ -220,14 +224,25 @@ def pinned() -> dict[str, Pinned]:
     return msgspec.json.decode(data, type=dict[str, Pinned])
 
 
+def table_digest(case: Case, ids: Ids, table: Bits) -> str:
+    """Return the digest of a case's table; of a `sparse` one, that of the rows which the ids touch."""
+    return bits.digest(table[np.unique(ids)] if case.table == "sparse" else table, case.dtype)
+
+
+def result_dtype(verb: str, dtype: str) -> str:
+    """Return the dtype that a verb gives for a table of `dtype` (clause EMB-3)."""
+    return dtype if verb == "forward" else "float32"
+
+
+def answer_digest(verb: str, dtype: str, answer: Bits) -> str:
+    """Return the digest of the bits that a verb gives for a table of `dtype`."""
+    return bits.digest(answer, result_dtype(verb, dtype))
+
+
 def digests(case: Case, ids: Ids, table: Bits, answers: dict[str, Bits]) -> Pinned:
-    """Return the digests of a case's inputs and answers; of a `sparse` table, those of its touched rows."""
-    rows = table[np.unique(ids)] if case.table == "sparse" else table
+    """Return the digests of a case's inputs and answers."""
     return Pinned(
         ids=bits.digest(ids, case.id_dtype),
-        table=bits.digest(rows, case.dtype),
-        answers={
-            verb: bits.digest(answer, case.dtype if verb == "forward" else "float32")
-            for verb, answer in answers.items()
-        },
+        table=table_digest(case, ids, table),
+        answers={verb: answer_digest(verb, case.dtype, answer) for verb, answer in answers.items()},
     )

@@ -1,0 +1,64 @@
+"""The frameworks as the judge sees them: by name, loaded when asked for, each through its own folder's `framework` module."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from xref import errors
+
+__all__ = ["FRAMEWORKS", "Framework", "installed", "load"]
+
+FRAMEWORKS = ("torch", "jax")
+
+Call = Callable[[Any, Any], Any]
+
+
+class Framework(Protocol):
+    """The names of `xref.torch_ops.framework` and `xref.jax_ops.framework`; their docstrings say what each gives."""
+
+    NAME: str
+    golden: ModuleType
+
+    def version(self) -> str: ...
+    def devices(self) -> tuple[str, ...]: ...
+    def supports(self, device: str) -> bool: ...
+    def describe(self, device: str) -> str: ...
+    def put(self, array: np.ndarray[Any, Any], dtype: str | None, device: str) -> Any: ...
+    def numpy_of(self, array: Any) -> np.ndarray[Any, Any]: ...
+    def bits_of(self, array: Any) -> np.ndarray[Any, Any]: ...
+    def form_of(self, array: Any) -> tuple[tuple[int, ...], str, str]: ...
+    def memory_of(self, array: Any) -> tuple[int, int]: ...
+    def precision(self, dtype: str) -> contextlib.AbstractContextManager[Any]: ...
+    def modes(self) -> dict[str, Callable[[Call], Call]]: ...
+    def traced(self, call: Call) -> Call | None: ...
+    def peak_extra_bytes(self, call: Call, ids: Any, table: Any) -> int: ...
+    def settings(self) -> dict[str, str]: ...
+
+
+def installed(name: str) -> bool:
+    """Return whether the framework is installed, without importing it."""
+    return importlib.util.find_spec(name) is not None
+
+
+def load(name: str, call: str) -> Framework:
+    """Return the framework's module, importing the framework.
+
+    Raises:
+        MissingFrameworkError: it is not installed; the message has the line that installs it.
+        UsageError: there is no framework of that name, or it is installed and cannot be imported.
+    """
+    if name not in FRAMEWORKS:
+        raise errors.UsageError(errors.message("framework", name, f"one of {', '.join(FRAMEWORKS)}", call))
+    if not installed(name):
+        raise errors.MissingFrameworkError(name, call)
+    try:
+        return cast(Framework, importlib.import_module(f"xref.{name}_ops.framework"))
+    except ImportError as error:
+        raise errors.UsageError(errors.message(name, f"an import error ({error})", "it to import", call)) from error

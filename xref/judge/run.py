@@ -1,0 +1,291 @@
+"""The engine: runs operators on cases and conditions, and compares every element by its bits.
+
+A `Workload` is a case with its exact answers at hand; a `Subject` is one golden on one device. What comes of each goes into
+the `Ledger`. The engine never asserts and never stops at the first failure: a subject that raises is recorded as an
+error and the rest still runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from xref.bits import FORMATS, Bits
+from xref.contracts import embedding as contract
+from xref.contracts.inputs import Ids, make_table
+from xref.judge.conditions import CONDITIONS, TABLE_LAYOUTS, Batch, Group, restore
+from xref.judge.frameworks import Framework
+from xref.judge.verdict import Ledger, mismatch
+from xref.spec import Case
+
+__all__ = [
+    "FIXTURES",
+    "Subject",
+    "Workload",
+    "compare_subjects",
+    "examine",
+    "examine_bad_ids",
+    "from_case",
+    "output_digests",
+]
+
+FIXTURES = "fixtures"
+_REPEATS = 2
+_ACCURACY = {"forward": "EMB-1", "forward_fp32": "EMB-2"}
+# What a call may hold beside its output at any size: blocks of a fixed size, ids widened to int64.
+_FIXED_OVERHEAD = 4 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """One framework's golden on one device."""
+
+    framework: Framework
+    device: str
+
+    @property
+    def where(self) -> tuple[str, str]:
+        """Framework and device, as a verdict names them."""
+        return self.framework.NAME, self.device
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """Ids, a table, and the exact answers of each verb."""
+
+    id: str
+    dtype: str
+    ids: Ids
+    table: Bits
+    answers: dict[str, Bits]
+    digests: dict[str, str]
+    """Of the answers, by verb."""
+    table_digest: str
+    """Of the table as it was built: a golden may share its memory, and a change of it must show."""
+    digest_table: Callable[[Bits], str]
+    """How that was made."""
+    conditions: bool
+
+
+def from_case(case: Case, ledger: Ledger) -> Workload:
+    """Build a case, compare it with the digests that the package pins, and return it with its exact answers."""
+    ids, table = contract.build(case)
+    answers = contract.exact_answers(ids, table, case.dtype)
+    made = contract.digests(case, ids, table, answers)
+    expected = contract.pinned().get(case.id)
+    problem = None if made == expected else f"{case.id}: got {_brief(made)}, expected {_brief(expected)}"
+    elements = ids.size + table.size + sum(answer.size for answer in answers.values())
+    ledger.record(
+        FIXTURES, ("numpy", "cpu"), "pinned digests", elements=elements, problem=problem, call="build " + case.id
+    )
+    return Workload(
+        id=case.id,
+        dtype=case.dtype,
+        ids=ids,
+        table=table,
+        answers=answers,
+        digests=made.answers,
+        table_digest=made.table,
+        digest_table=functools.partial(contract.table_digest, case, ids),
+        conditions=case.conditions,
+    )
+
+
+def _brief(pinned: contract.Pinned | None) -> str:
+    if pinned is None:
+        return "nothing pinned"
+    parts = {"ids": pinned.ids, "table": pinned.table, **pinned.answers}
+    return ", ".join(f"{name} {digest[:12]}" for name, digest in parts.items())
+
+
+def examine(subject: Subject, work: Workload, ledger: Ledger) -> dict[str, Bits]:
+    """Run a golden on a workload under clauses EMB-1, 2, 3, 5, 6, 7 and 12; return its outputs' bits by verb."""
+    framework = subject.framework
+    outputs = {}
+    with framework.precision(work.dtype):
+        ids = framework.put(work.ids.copy(), None, subject.device)
+        table = framework.put(work.table, work.dtype, subject.device)
+        for verb in work.answers:
+            bench = _Bench(subject, work, verb, ledger)
+            try:
+                outputs[verb] = bench.accuracy(ids, table)
+                bench.memory(ids, table)
+                if work.conditions and work.ids.size:
+                    bench.invariance(ids, table, outputs[verb])
+            except Exception as error:  # whatever an operator raises is a result to report
+                ledger.error(_ACCURACY[verb], subject.where, "exact", _described(error), call=bench.call)
+        _purity(subject, work, ids, table, ledger)
+    return outputs
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _purity(subject: Subject, work: Workload, ids: Any, table: Any, ledger: Ledger) -> None:
+    kept_ids = np.array_equal(subject.framework.numpy_of(ids), work.ids)
+    kept_table = work.digest_table(subject.framework.bits_of(table)) == work.table_digest
+    changed = [name for name, kept in (("token_ids", kept_ids), ("weight", kept_table)) if not kept]
+    problem = f"{' and '.join(changed)}: got other bits after the calls, expected the same" if changed else None
+    elements = work.ids.size + work.table.size
+    ledger.record("EMB-5", subject.where, "inputs before", elements=elements, problem=problem, call=work.id)
+
+
+class _Bench:
+    """One verb of one subject on one workload."""
+
+    def __init__(self, subject: Subject, work: Workload, verb: str, ledger: Ledger) -> None:
+        self.subject, self.work, self.verb, self.ledger = subject, work, verb, ledger
+        self.framework = subject.framework
+        self.run = getattr(self.framework.golden, verb)
+        self.format = FORMATS[contract.result_dtype(verb, work.dtype)]
+        self.expected = work.answers[verb]
+        self.call = f"{self.framework.NAME}.{verb} on {subject.device}, {work.id}"
+
+    def _record(self, clause: str, against: str, elements: int, problem: object, call: str = "") -> None:
+        text = None if problem is None else str(problem)
+        self.ledger.record(
+            clause, self.subject.where, against, elements=elements, problem=text, call=call or self.call
+        )
+
+    def accuracy(self, ids: Any, table: Any) -> Bits:
+        """Form, bits against the exact answer, aliasing, and the same bits again."""
+        out = self.run(ids, table)
+        form = self.framework.form_of(out)
+        wanted = (self.expected.shape, self.format.name, self.subject.device)
+        self._record("EMB-3", "exact", self.expected.size, None if form == wanted else _misformed(form, wanted))
+        got = self.framework.bits_of(out)
+        self._record(_ACCURACY[self.verb], "exact", got.size, mismatch(got, self.expected, self.format))
+        shared = [name for name, other in (("token_ids", ids), ("weight", table)) if self._overlap(out, other)]
+        problem = f"out: got memory of {' and '.join(shared)}, expected its own" if shared else None
+        self._record("EMB-5", "inputs before", got.size, problem)
+        for _ in range(_REPEATS):
+            again = self.framework.bits_of(self.run(ids, table))
+            self._record("EMB-6", "first call", got.size, mismatch(again, got, self.format))
+        return got
+
+    def _overlap(self, out: Any, other: Any) -> bool:
+        (start, stop), (first, last) = self.framework.memory_of(out), self.framework.memory_of(other)
+        return max(start, first) < min(stop, last)
+
+    def memory(self, ids: Any, table: Any) -> None:
+        """Peak extra memory of a call, where the table is so large that a copy of it could not hide."""
+        limit = int(1.2 * self.expected.nbytes) + _FIXED_OVERHEAD
+        if self.work.table.nbytes < 4 * limit:
+            return
+        peak = self.framework.peak_extra_bytes(self.run, ids, table)
+        problem = f"peak extra memory: got {peak} bytes, expected at most {limit}" if peak > limit else None
+        self._record("EMB-12", "1.2 x output", self.expected.size, problem)
+
+    def invariance(self, ids: Any, table: Any, base: Bits) -> None:
+        """Every condition, its rows put back by key and compared with the plain call's."""
+        flat = np.ascontiguousarray(self.work.ids.reshape(-1))
+        keys = np.arange(flat.size)
+        rows = base.reshape(flat.size, -1)
+        vocab = self.work.table.shape[0]
+        for name, plan in CONDITIONS.items():
+            for group in plan(flat, keys, vocab):
+                self._compare(name, group, self.run, table, rows)
+        for name, mode in self.framework.modes().items():
+            self._compare(f"mode {name}", [Batch(flat, keys)], mode(self.run), table, rows)
+
+    def _compare(self, name: str, group: Group, run: Callable[[Any, Any], Any], table: Any, rows: Bits) -> None:
+        parts = []
+        for batch in group:
+            ids = self.framework.put(batch.ids, None, self.subject.device)
+            laid = table
+            if batch.layout != "dense":
+                view = TABLE_LAYOUTS[batch.layout](self.work.table)
+                laid = self.framework.put(view, self.work.dtype, self.subject.device)
+            parts.append((batch.keys, self.framework.bits_of(run(ids, laid))))
+        call = f"{self.call}, condition {name}"
+        restored = restore(parts, rows.shape[0], call)
+        self._record("EMB-7", "plain call", restored.size, mismatch(restored, rows, self.format), call)
+
+
+def _misformed(form: tuple[Any, ...], wanted: tuple[Any, ...]) -> str:
+    got, expected = (f"shape {shape}, {dtype}, on {device}" for shape, dtype, device in (form, wanted))
+    return f"out: got {got}, expected {expected}"
+
+
+def examine_bad_ids(subject: Subject, dtype: str, ledger: Ledger) -> None:
+    """Hand a golden ids that it must refuse (EMB-4), and a traced one ids that must come back as NaN rows."""
+    framework, fmt = subject.framework, FORMATS[dtype]
+    verbs = [verb for verb in contract.VERBS if verb == "forward" or dtype != "float64"]
+    with framework.precision(dtype):
+        for bad in contract.bad_ids():
+            table = make_table("tagged", bad.vocab, 5, fmt, touched=bad.ids)
+            given = framework.put(bad.ids, None, subject.device), framework.put(table, dtype, subject.device)
+            for verb in verbs:
+                call = f"{framework.NAME}.{verb} on {subject.device}, {dtype} table, {bad.name}"
+                problem = _refusal(getattr(framework.golden, verb), given, bad.error(verb))
+                ledger.record(
+                    "EMB-4", subject.where, "exact", elements=max(bad.ids.size, 1), problem=problem, call=call
+                )
+        for verb in verbs:
+            _examine_poison(subject, verb, dtype, ledger)
+
+
+def _refusal(run: Callable[[Any, Any], Any], given: tuple[Any, Any], expected: Exception) -> str | None:
+    """Return what is wrong with how a call refuses its ids, or None if it raises just what it must."""
+    try:
+        run(*given)
+    except Exception as error:  # the type is what is judged
+        if type(error) is type(expected) and str(error) == str(expected):
+            return None
+        return f"error: got {_described(error)}, expected {_described(expected)}"
+    return f"error: got a result, expected {_described(expected)}"
+
+
+def _examine_poison(subject: Subject, verb: str, dtype: str, ledger: Ledger) -> None:
+    framework = subject.framework
+    traced = framework.traced(getattr(framework.golden, verb))
+    if traced is None:
+        return
+    ids = np.array([[0, 4, 5], [-1, -5, -6], [2**31 - 1, -(2**31), 3]], dtype=np.int32)
+    table = make_table("tagged", 5, 33, FORMATS[dtype], touched=ids)
+    inside = (ids >= 0) & (ids < 5)
+    expected = contract.exact_answers(np.where(inside, ids, 0), table, dtype)[verb].copy()
+    fmt = FORMATS[contract.result_dtype(verb, dtype)]
+    expected[~inside] = fmt.nan
+    out = traced(framework.put(ids, None, subject.device), framework.put(table, dtype, subject.device))
+    found = mismatch(framework.bits_of(out), expected, fmt)
+    ledger.record(
+        "EMB-4",
+        subject.where,
+        "exact",
+        elements=expected.size,
+        problem=None if found is None else str(found),
+        call=f"{framework.NAME}.{verb} traced on {subject.device}, {dtype} table, ids out of range",
+    )
+
+
+def compare_subjects(
+    first: tuple[Subject, dict[str, Bits]], second: tuple[Subject, dict[str, Bits]], work: Workload, ledger: Ledger
+) -> None:
+    """Compare the outputs of two goldens with each other, verb by verb, where both have one."""
+    (one, expected), (other, got) = first, second
+    for verb in sorted(expected.keys() & got.keys()):
+        found = mismatch(got[verb], expected[verb], FORMATS[contract.result_dtype(verb, work.dtype)])
+        ledger.record(
+            _ACCURACY[verb],
+            other.where,
+            "/".join(one.where),
+            elements=got[verb].size,
+            problem=None if found is None else str(found),
+            call=f"{other.framework.NAME} and {one.framework.NAME} {verb}, {work.id}",
+        )
+
+
+def output_digests(work: Workload, outputs: dict[str, Bits]) -> set[str]:
+    """Return a line for each output: workload, verb, digest. Goldens that agree give the same lines."""
+    lines = set()
+    for verb, got in outputs.items():
+        exact = work.answers[verb]
+        digest = work.digests[verb] if np.array_equal(got, exact) else contract.answer_digest(verb, work.dtype, got)
+        lines.add(f"{work.id} {verb} {digest}")
+    return lines
