@@ -79,20 +79,20 @@ _QWEN3_VOCAB, _QWEN3_HIDDEN = 151936, 4096
 def _of_dtype(dtype: str) -> list[Case]:
     case = functools.partial(Case, dtype=dtype)
     small = functools.partial(case, vocab=300, hidden=33, table="tagged", shape=(257,))
-    smoke = {"tier": Tier.SMOKE, "conditions": True}
+    # The case that all conditions run on: every pattern of the dtype where it has few, a million random ones where it has
+    # many; an odd width, so that patterns meet whole vectors and the tail of a row; every id, and some of them often.
+    main = functools.partial(case, ids="covering", shape=(1098,), tier=Tier.SMOKE, conditions=True)
     width = FORMATS[dtype].width
     if width <= 16:
-        # An odd width, so that every pattern meets whole vectors and the tail of a row; and one without a tail.
-        vocab = -(-(1 << width) // 65)
         whole = [
-            case(vocab=max(vocab, 13), hidden=65, table="patterns", ids="every", shape=(max(vocab, 13),), **smoke),
+            main(vocab=1009, hidden=65, table="patterns"),
             case(vocab=256, hidden=1 << (width - 8), table="patterns", ids="every", shape=(256,)),
         ]
     else:
-        whole = [case(vocab=1024, hidden=1025, table="hashed", ids="every", shape=(1024,), **smoke)]
+        whole = [main(vocab=1024, hidden=1025, table="hashed")]
     return [
         *whole,
-        small(ids="zipf", **smoke),
+        small(ids="zipf", tier=Tier.SMOKE),
         *(small(ids=ids) for ids in ("distinct", "hot", "ends", "sorted", "reversed", "equal")),
         small(ids="equal", shape=(0,), tier=Tier.SMOKE),
         small(ids="equal", shape=(2, 0, 3)),
@@ -106,8 +106,8 @@ def _of_dtype(dtype: str) -> list[Case]:
         case(vocab=31, hidden=1185, table="tagged", ids="zipf", shape=(4, 65)),
         case(vocab=100, hidden=1, table="tagged", ids="zipf", shape=(64,)),
         case(vocab=33, hidden=127, table="tagged", ids="distinct", shape=(33,)),
-        case(vocab=65537, hidden=3, table="tagged", ids="boundary", shape=(32,), tier=Tier.SMOKE),
-        case(vocab=2**24 + 3, hidden=1, table="tagged", ids="boundary", shape=(40,)),
+        case(vocab=65537, hidden=3, table="tagged", ids="boundary", shape=(32,)),
+        case(vocab=2**24 + 3, hidden=1, table="tagged", ids="boundary", shape=(40,), tier=Tier.SMOKE),
         case(vocab=1000, hidden=256, table="gaussian", ids="zipf", shape=(8, 129)),
     ]
 

@@ -166,6 +166,12 @@ def _ends(count: int, vocab: int) -> Ids:
     return np.where(np.arange(count) % 2 == 0, 0, vocab - 1)
 
 
+def _covering(count: int, vocab: int) -> Ids:
+    """Every id once and frequent ones again, in no order."""
+    ids = np.concatenate([np.arange(vocab), _zipf(max(count - vocab, 0), vocab)])[:count]
+    return ids[np.argsort(words(count, seed=7), kind="stable")]
+
+
 def _zipf_with_ends(count: int, vocab: int) -> Ids:
     ids = _zipf(count, vocab)
     ids[:2] = 0, vocab - 1
@@ -175,6 +181,7 @@ def _zipf_with_ends(count: int, vocab: int) -> Ids:
 _IDS = {
     "every": lambda count, vocab: np.arange(count) % vocab,
     "distinct": lambda count, vocab: np.argsort(words(vocab, seed=4), kind="stable")[:count],
+    "covering": _covering,
     "zipf": _zipf,
     "zipf_ends": _zipf_with_ends,
     "hot": _hot,

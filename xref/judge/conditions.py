@@ -85,7 +85,7 @@ def _layout(ids: Ids, keys: Keys, vocab: int) -> Iterator[Group]:
 
 def _chunked(ids: Ids, keys: Keys, vocab: int) -> Iterator[Group]:
     """Prefill in chunks of sizes that do not divide the number of tokens."""
-    for size in (7, 61):
+    for size in (7, 100):
         yield [Batch(ids[n : n + size], keys[n : n + size]) for n in range(0, ids.size, size)]
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import tempfile
@@ -133,10 +132,14 @@ def _grad_traced(call: Call) -> Call:
     return run
 
 
-@functools.cache
 def _compiled(call: Call) -> Call:
-    # Dynamo's tracing is what could change an operator's meaning here; a code generator would need a C++ compiler.
-    return torch.compile(call, backend="eager")
+    def run(ids: Any, table: Any) -> Any:
+        # Traced anew for every table, or Dynamo gives up on one that has seen many dtypes. Tracing is what could
+        # change an operator's meaning; generating code from the trace would need a C++ compiler here.
+        torch.compiler.reset()
+        return torch.compile(call, backend="eager")(ids, table)
+
+    return run
 
 
 def peak_extra_bytes(call: Call, ids: torch.Tensor, table: torch.Tensor) -> int:
