@@ -78,7 +78,7 @@ def _copied(part: Any, shape: tuple[int, ...], dtype: str, path: Path) -> Bits:
     rows = max(_SLICE // max(shape[1] * table.itemsize, 1), 1)
     for start in range(0, shape[0], rows):
         try:
-            block = part[start : start + rows]
+            block = part[start : min(start + rows, shape[0])]
         except AttributeError as error:
             # safetensors names the float8 dtypes to NumPy, which has none.
             raise _error(path, f"a {dtype} tensor", "a dtype that safetensors reads for NumPy") from error

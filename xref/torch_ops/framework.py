@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -74,10 +73,8 @@ def put(array: np.ndarray[Any, Any], dtype: str | None, device: str) -> torch.Te
     """
     if dtype is not None and array.dtype.itemsize > 1:
         array = array.view(f"i{array.dtype.itemsize}")
-    with warnings.catch_warnings():
-        # torch warns of read-only arrays since it could write to them; no operator here may (EMB-5).
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
-        tensor = torch.from_numpy(array)
+    # torch knows no read-only memory: it would take a read-only array over as one that it may write.
+    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     if dtype is not None:
         tensor = tensor.view(getattr(torch, dtype))
     return tensor.to(device)
