@@ -1,4 +1,4 @@
-"""What may surround a token without changing its row (clause EMB-7): each condition calls the operator on other batches.
+"""What may surround a token without changing its row (clause EMB-7): each condition makes other batches of a case.
 
 A condition turns the ids of a case into batches. Every element of a batch carries the logical key of the token it
 stands for, its place in the case, or `FILLER`; results are put back by key before they are compared, and a key that

@@ -1,4 +1,6 @@
-"""The frameworks as the judge sees them: by name, loaded when asked for, each through its own folder's `framework` module."""
+"""The frameworks as the judge sees them: by name, loaded when asked for, through their folders' `framework` modules."""
+
+# ruff: noqa: D102  (the protocol's methods are described where they are implemented)
 
 from __future__ import annotations
 

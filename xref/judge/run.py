@@ -1,8 +1,8 @@
 """The engine: runs operators on cases and conditions, and compares every element by its bits.
 
-A `Workload` is a case with its exact answers at hand; a `Subject` is one golden on one device. What comes of each goes into
-the `Ledger`. The engine never asserts and never stops at the first failure: a subject that raises is recorded as an
-error and the rest still runs.
+A `Workload` is a case with its exact answers at hand; a `Subject` is one golden on one device. What comes of each
+goes into the `Ledger`. The engine never asserts and never stops at the first failure: a subject that raises is
+recorded as an error and the rest still runs.
 """
 
 from __future__ import annotations
@@ -149,9 +149,7 @@ class _Bench:
 
     def _record(self, clause: str, against: str, elements: int, problem: object, call: str = "") -> None:
         text = None if problem is None else str(problem)
-        self.ledger.record(
-            clause, self.subject.where, against, elements=elements, problem=text, call=call or self.call
-        )
+        self.ledger.record(clause, self.subject.where, against, elements=elements, problem=text, call=call or self.call)
 
     def accuracy(self, ids: Any, table: Any) -> Bits:
         """Form, bits against the exact answer, aliasing, and the same bits again."""

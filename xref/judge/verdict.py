@@ -120,7 +120,7 @@ class Ledger:
     def record(
         self, clause: str, where: tuple[str, str], against: str, *, elements: int, problem: str | None, call: str
     ) -> None:
-        """Add one result: `where` is framework and device, `problem` None for a pass, `call` what was called on what."""
+        """Add one result: `where` is framework and device, `problem` None for a pass, `call` what ran on what."""
         verdict = self._verdict(clause, where, against)
         verdict.cases += 1
         verdict.elements += elements

@@ -48,8 +48,8 @@ def verify(
 
     Args:
         tier: `smoke`, `standard` or `exhaustive`: how many cases.
-        framework: `torch`, `jax` or both; none named means both, and both must then be installed. One alone is compared with
-            the exact answers and with the digests that the package pins.
+        framework: `torch`, `jax` or both; none named means both, and both must then be installed. One alone is
+            compared with the exact answers and with the digests that the package pins.
         device: kinds of device, `cpu`, `cuda` or `tpu`; `auto` is the CPU and whatever accelerator a framework has. A
             framework that has no such kind anywhere (torch and `tpu`) runs on the CPU.
         dtype: table dtypes; none named means all.
@@ -110,7 +110,9 @@ def _subjects(names: tuple[str, ...], devices: tuple[str, ...]) -> list[Subject]
         for kind in wanted:
             if kind not in present:
                 raise errors.UsageError(
-                    errors.message("--device", kind, f"a device that {loaded.NAME} has here: {', '.join(present)}", _CALL)
+                    errors.message(
+                        "--device", kind, f"a device that {loaded.NAME} has here: {', '.join(present)}", _CALL
+                    )
                 )
             subjects.append(Subject(loaded, kind))
     return subjects
@@ -121,10 +123,10 @@ Step = tuple[str, Callable[[], set[str]]]
 
 
 def _fixed_steps(tier: Tier, dtypes: tuple[str, ...], subjects: list[Subject], ledger: Ledger) -> list[Step]:
-    refusals = [
+    refusals: list[Step] = [
         (f"bad ids, {dtype}", functools.partial(_refuse, subjects, dtype, ledger)) for dtype in dtypes or FORMATS
     ]
-    compared = [
+    compared: list[Step] = [
         (case.id, functools.partial(_compare, functools.partial(from_case, case, ledger), subjects, ledger))
         for case in contract.cases(tier, dtypes=dtypes)
     ]
@@ -209,4 +211,5 @@ def _statement(report: Report) -> str:
     if pinned:
         how += " and to the digests pinned in the package"
     alone = "" if len(ran) > 1 else " No second framework confirmed it in this run."
-    return f"Confirmed ({report.subject}): {' and '.join(ran)}, {how}, bit for bit, on {outputs:,} output elements.{alone}"
+    who = " and ".join(ran)
+    return f"Confirmed ({report.subject}): {who}, {how}, bit for bit, on {outputs:,} output elements.{alone}"

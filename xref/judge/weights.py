@@ -41,13 +41,13 @@ def read_table(path: Path, name: str | None) -> tuple[str, str, Bits]:
     Without a name the file must hold just one tensor that can be a table.
 
     Raises:
-        UsageError: no such file, not a sound safetensors file, no such tensor (the candidates are named), or one that is
-            not a `[V, H]` table of a contract dtype.
+        UsageError: no such file, not a sound safetensors file, no such tensor (the candidates are named), or one that
+            is not a `[V, H]` table of a contract dtype.
     """
     if not path.is_file():
         raise _error(path, "no such file", "a safetensors file")
     try:
-        file = safetensors.safe_open(path, framework="numpy")
+        file: Any = safetensors.safe_open(path, framework="numpy")
     except (safetensors.SafetensorError, OSError) as error:
         raise _error(path, f"a file that does not open ({error})", "a sound safetensors file") from error
     with file:

@@ -69,7 +69,8 @@ def describe(device: str) -> str:
 def put(array: np.ndarray[Any, Any], dtype: str | None, device: str) -> torch.Tensor:
     """Return a NumPy array as a tensor on the device: same strides, and on a CPU the same memory.
 
-    `dtype` says which table dtype the unsigned integers of `array` mean; None leaves a plain array, such as ids, as it is.
+    `dtype` says which table dtype the unsigned integers of `array` mean; None leaves a plain array, such as ids, as
+    it is.
     """
     if dtype is not None and array.dtype.itemsize > 1:
         array = array.view(f"i{array.dtype.itemsize}")
@@ -109,7 +110,7 @@ def precision(dtype: str) -> contextlib.AbstractContextManager[None]:
 
 
 def modes() -> dict[str, Callable[[Call], Call]]:
-    """Return the ways in which an operator is called, by name: each takes `(ids, table) -> out` and returns the like."""
+    """Return the ways of calling an operator, by name: each takes `(ids, table) -> out` and returns the like."""
     return {"vmap": _vmapped, "grad-traced": _grad_traced, "compile": _compiled}
 
 
