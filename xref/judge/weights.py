@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  (safetensors finds NumPy's bfloat16 through it)
 import numpy as np
 import safetensors
 
 from xref import bits, errors
 from xref.bits import FORMATS, Bits
 from xref.contracts.inputs import Ids, allocate, make_ids
+from xref.judge import frameworks
 
 __all__ = ["default_ids", "read_ids", "read_table"]
 
@@ -59,13 +61,12 @@ def read_table(path: Path, name: str | None) -> tuple[str, str, Bits]:
             name = candidates[0]
         if name not in slices:
             raise _error("--tensor", name, f"one of {_listed(candidates)}")
-        part = slices[name]
-        shape, code = tuple(part.get_shape()), part.get_dtype()
-        if code not in _DTYPES:
-            raise _error(name, f"dtype {code}", f"one of {', '.join(_DTYPES)}")
-        if len(shape) != 2:
-            raise _error(name, f"shape {shape}", "shape [V, H]")
-        return name, _DTYPES[code], _copied(part, shape, _DTYPES[code], path)
+        shape, code = tuple(slices[name].get_shape()), slices[name].get_dtype()
+    if code not in _DTYPES:
+        raise _error(name, f"dtype {code}", f"one of {', '.join(_DTYPES)}")
+    if len(shape) != 2:
+        raise _error(name, f"shape {shape}", "shape [V, H]")
+    return name, _DTYPES[code], _copied(path, name, shape, _DTYPES[code])
 
 
 def _listed(names: list[str]) -> str:
@@ -73,16 +74,22 @@ def _listed(names: list[str]) -> str:
     return (shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")) or "no tensor (none is a table)"
 
 
-def _copied(part: Any, shape: tuple[int, ...], dtype: str, path: Path) -> Bits:
+def _copied(path: Path, name: str, shape: tuple[int, ...], dtype: str) -> Bits:
+    """Copy a tensor out of the mapped file, some rows at a time."""
+    library, to_bits = "numpy", bits.as_bits
+    if dtype.startswith("float8"):
+        # safetensors looks float8 up in NumPy itself, which has none; through torch it reads them.
+        if not frameworks.installed("torch"):
+            raise _error(name, dtype, "torch, through which safetensors reads float8: pip install 'xref[torch]'")
+        library, to_bits = "pt", frameworks.load("torch", _CALL).bits_of
     table = allocate(shape, FORMATS[dtype].uint)
     rows = max(_SLICE // max(shape[1] * table.itemsize, 1), 1)
-    for start in range(0, shape[0], rows):
-        try:
-            block = part[start : min(start + rows, shape[0])]
-        except AttributeError as error:
-            # safetensors names the float8 dtypes to NumPy, which has none.
-            raise _error(path, f"a {dtype} tensor", "a dtype that safetensors reads for NumPy") from error
-        table[start : start + rows] = bits.as_bits(block)
+    file: Any = safetensors.safe_open(path, framework=library)
+    with file:
+        part = file.get_slice(name)
+        for start in range(0, shape[0], rows):
+            stop = min(start + rows, shape[0])
+            table[start:stop] = to_bits(part[start:stop])
     return table
 
 
