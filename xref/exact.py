@@ -94,7 +94,7 @@ def grad_rows(ids: np.ndarray[Any, Any], cotangent: Bits, source: FloatFormat, t
     `H` elements of `target`. Each element is rounded once.
     """
     flat = ids.reshape(-1)
-    columns = cotangent.reshape(flat.size, -1)
+    columns = cotangent.reshape(flat.size, cotangent.shape[-1])
     return {
         int(row): np.array(
             [sum_rounded(map(int, column), source, target) for column in columns[flat == row].T], dtype=target.uint

@@ -175,7 +175,8 @@ def _covering(count: int, vocab: int) -> Ids:
 
 def _zipf_with_ends(count: int, vocab: int) -> Ids:
     ids = _zipf(count, vocab)
-    ids[:2] = 0, vocab - 1
+    ids[:1] = 0
+    ids[1:2] = vocab - 1
     return ids
 
 

@@ -1,0 +1,76 @@
+"""What several test modules share: the frameworks by name, tables of bits, and a comparison that says what differs."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from xref import bits
+from xref.bits import FORMATS, Bits, FloatFormat
+from xref.contracts.inputs import words
+
+DTYPES = tuple(FORMATS)
+NUMPY_DTYPES = {name: np.dtype(getattr(np, name, None) or getattr(ml_dtypes, name)) for name in DTYPES}
+NARROW_DTYPES = tuple(name for name, fmt in FORMATS.items() if fmt.width <= 16)
+"""Dtypes whose whole domain a test can hold: 65,536 patterns or 256."""
+WIDENED_DTYPES = tuple(name for name in DTYPES if name != "float64")
+
+FRAMEWORKS = (pytest.param("torch", marks=pytest.mark.torch), pytest.param("jax", marks=pytest.mark.jax))
+"""One run of a test for each framework, deselected by its marker where the framework is not installed."""
+
+derandomised = settings(derandomize=True, deadline=None, max_examples=200)
+"""The same draws in every run; no clock decides."""
+
+
+def load(framework: str) -> ModuleType:
+    """Return `xref.torch_ops.framework` or `xref.jax_ops.framework`: arrays in and out, and the golden."""
+    return importlib.import_module(f"xref.{framework}_ops.framework")
+
+
+def exactly(message: str) -> str:
+    """Return the pattern that matches this message, to the letter and nothing around it."""
+    return f"^{re.escape(message)}$"
+
+
+def random_bits(shape: tuple[int, ...], fmt: FloatFormat, *, seed: int = 0) -> Bits:
+    """Return elements of any bits whatever, NaNs and subnormals among them."""
+    return words(int(np.prod(shape)), seed=seed).astype(fmt.uint).reshape(shape)
+
+
+def every_pattern(fmt: FloatFormat, hidden: int) -> Bits:
+    """Return a table that counts through all patterns of a narrow format, and on from zero to the last row's end."""
+    rows = -(-(1 << fmt.width) // hidden)
+    return np.arange(rows * hidden, dtype=np.int64).astype(fmt.uint).reshape(rows, hidden)
+
+
+def special_patterns(fmt: FloatFormat) -> Bits:
+    """Return what copies and casts get wrong: zeros, subnormals and NaNs at their ends, and the values beside them."""
+    edges = {0, 1, 2, fmt.mantissa - 1, fmt.mantissa, fmt.mantissa + 1, fmt.largest_finite, fmt.exponent, fmt.nan}
+    edges |= {fmt.exponent + 1, fmt.nan - 1, fmt.nan + 1, fmt.sign - 1, fmt.sign - 2}
+    magnitudes = sorted(edge for edge in edges if 0 <= edge < fmt.sign)
+    return np.array(magnitudes + [fmt.sign | magnitude for magnitude in magnitudes], dtype=fmt.uint)
+
+
+def assert_same_bits(got: Bits, expected: Bits) -> None:
+    """Compare form and every bit; the message names the first element that differs."""
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+    wrong = np.flatnonzero(got.reshape(-1) != expected.reshape(-1))
+    if wrong.size:
+        index = tuple(int(i) for i in np.unravel_index(wrong[0], got.shape))
+        pytest.fail(
+            f"{wrong.size} of {got.size} elements differ, the first at {index}:"
+            f" got {int(got[index]):#x}, expected {int(expected[index]):#x}",
+        )
+
+
+def as_floats(elements: Bits, dtype: str) -> np.ndarray[Any, Any]:
+    """Return elements as float64 values, each exact: the numbers that the bits stand for."""
+    with np.errstate(invalid="ignore"):
+        return bits.from_bits(elements, dtype).astype(np.float64)
