@@ -17,7 +17,7 @@ from xref import errors
 from xref.bits import Bits
 from xref.contracts.inputs import Ids, words
 
-__all__ = ["CONDITIONS", "FILLER", "TABLE_LAYOUTS", "Batch", "Group", "restore"]
+__all__ = ["CONDITIONS", "FILLER", "TABLE_LAYOUTS", "Batch", "Group", "Keys", "restore"]
 
 FILLER = -1
 

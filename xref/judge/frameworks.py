@@ -13,7 +13,7 @@ import numpy as np
 
 from xref import errors
 
-__all__ = ["FRAMEWORKS", "Framework", "installed", "load"]
+__all__ = ["FRAMEWORKS", "Framework", "devices", "installed", "load"]
 
 FRAMEWORKS = ("torch", "jax")
 
@@ -60,5 +60,18 @@ def load(name: str, call: str) -> Framework:
         raise errors.MissingFrameworkError(name, call)
     try:
         return cast(Framework, importlib.import_module(f"xref.{name}_ops.framework"))
-    except ImportError as error:
+    except Exception as error:  # a framework without its libraries raises OSError, RuntimeError and others too
         raise errors.UsageError(errors.message(name, f"an import error ({error})", "it to import", call)) from error
+
+
+def devices(framework: Framework, call: str) -> tuple[str, ...]:
+    """Return the kinds of device that this machine has for a framework.
+
+    Raises:
+        UsageError: the framework cannot tell, such as JAX where `JAX_PLATFORMS` names what is not there.
+    """
+    try:
+        return framework.devices()
+    except Exception as error:  # each framework and version has its own
+        got = f"an error ({error})"
+        raise errors.UsageError(errors.message(f"{framework.NAME} devices", got, "a list of them", call)) from error

@@ -59,21 +59,35 @@ def check_writable(path: Path) -> None:
     """Raise `UsageError` unless a file can be made at `path`: better before a run than after it."""
     if path.is_dir():
         raise errors.UsageError(errors.message("--json", f"{path}, a folder", "a file", "verify"))
-    if not os.access(path.parent, os.W_OK):
+    if path.exists() and not path.is_file():  # such as /dev/null, which a file must not replace
+        raise errors.UsageError(errors.message("--json", f"{path}, a device or pipe", "a file", "verify"))
+    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
         raise errors.UsageError(errors.message("--json", path, "a file in a folder that can be written", "verify"))
 
 
 def write_json(report: Report, path: Path) -> None:
-    """Write the report as JSON; an interrupted or failing write leaves what was there before."""
+    """Write the report as JSON; an interrupted or failing write leaves what was there before.
+
+    Raises:
+        UsageError: the file cannot be written, such as on a full disk.
+    """
+    try:
+        _replace(path.resolve(), report.to_json() + "\n")
+    except OSError as error:
+        got = f"{path}, which cannot be written ({error.strerror})"
+        raise errors.UsageError(errors.message("--json", got, "a file", "verify")) from error
+
+
+def _replace(path: Path, text: str) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(report.to_json() + "\n")
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
+            file.write(text)
+        Path(name).chmod(0o666 & ~_umask())
+        Path(name).replace(path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+            Path(name).unlink()
         raise
 
 
