@@ -13,7 +13,7 @@ import numpy as np
 
 from xref import errors
 
-__all__ = ["FRAMEWORKS", "Framework", "devices", "installed", "load"]
+__all__ = ["FRAMEWORKS", "Framework", "check_installed", "devices", "installed", "load"]
 
 FRAMEWORKS = ("torch", "jax")
 
@@ -47,6 +47,19 @@ def installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
+def check_installed(name: str, call: str) -> None:
+    """Raise unless a framework of that name exists and is installed, without importing it.
+
+    Raises:
+        MissingFrameworkError: it is not installed; the message has the line that installs it.
+        UsageError: there is no framework of that name.
+    """
+    if name not in FRAMEWORKS:
+        raise errors.UsageError(errors.message("framework", name, f"one of {', '.join(FRAMEWORKS)}", call))
+    if not installed(name):
+        raise errors.MissingFrameworkError(name, call)
+
+
 def load(name: str, call: str) -> Framework:
     """Return the framework's module, importing the framework.
 
@@ -54,10 +67,7 @@ def load(name: str, call: str) -> Framework:
         MissingFrameworkError: it is not installed; the message has the line that installs it.
         UsageError: there is no framework of that name, or it is installed and cannot be imported.
     """
-    if name not in FRAMEWORKS:
-        raise errors.UsageError(errors.message("framework", name, f"one of {', '.join(FRAMEWORKS)}", call))
-    if not installed(name):
-        raise errors.MissingFrameworkError(name, call)
+    check_installed(name, call)
     try:
         return cast(Framework, importlib.import_module(f"xref.{name}_ops.framework"))
     except Exception as error:  # a framework without its libraries raises OSError, RuntimeError and others too

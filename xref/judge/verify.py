@@ -104,6 +104,8 @@ def _subjects(names: tuple[str, ...], devices: tuple[str, ...]) -> list[Subject]
     chosen = _choose("framework", names, frameworks.FRAMEWORKS) or frameworks.FRAMEWORKS
     kinds = _choose("device", devices, DEVICES) or ("auto",)
     subjects = []
+    for name in chosen:  # all of them before the first is imported, which takes seconds
+        frameworks.check_installed(name, _CALL)
     everyone = [frameworks.load(name, _CALL) for name in chosen]
     for loaded in everyone:
         present = frameworks.devices(loaded, _CALL)
