@@ -63,6 +63,7 @@ def verify(
         if json is not None:
             reports.check_writable(json)
         report = _with_progress(tier, framework, device, dtype, weights, tensor, ids)
+        reports.show(report, _console())
         if json is not None:
             reports.write_json(report, json)
     except errors.NothingComparedError as error:
@@ -71,7 +72,6 @@ def verify(
         raise _stopped(error, 2) from error
     except KeyboardInterrupt as error:
         raise _stopped("interrupted: nothing was confirmed", 130) from error
-    reports.show(report, _console())
     raise typer.Exit(0 if report.ok else 1 if report.elements else 3)
 
 

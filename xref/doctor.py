@@ -28,8 +28,11 @@ def findings() -> list[tuple[str, str, str]]:
             found.append((name, "missing", str(error)))
             continue
         found.append((name, "version", framework.version()))
-        present = framework.devices()
-        found.append((name, "devices", ", ".join(f"{kind} ({framework.describe(kind)})" for kind in present)))
+        try:
+            present = frameworks.devices(framework, "doctor")
+            found.append((name, "devices", ", ".join(f"{kind} ({framework.describe(kind)})" for kind in present)))
+        except errors.UsageError as error:
+            found.append((name, "devices", str(error)))
         found += [(name, key, value) for key, value in framework.settings().items()]
     return found
 

@@ -49,15 +49,25 @@ def check_writable(path: Path) -> None:
     """Raise `UsageError` unless a file can be made at `path`: better before a run than after it."""
     if path.is_dir():
         raise errors.UsageError(errors.message("--json", f"{path}, a folder", "a file", "verify"))
-    if not os.access(path.parent, os.W_OK):
+    if path.exists() and not path.is_file():  # such as /dev/null, which a file must not replace
+        raise errors.UsageError(errors.message("--json", f"{path}, a device or pipe", "a file", "verify"))
+    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
         raise errors.UsageError(errors.message("--json", path, "a file in a folder that can be written", "verify"))
 
 
 def write_json(report: Report, path: Path) -> None:
-    """Write the report as JSON; an interrupted or failing write leaves what was there before."""
+    """Write the report as JSON; an interrupted or failing write leaves what was there before.
+
+    Raises:
+        UsageError: the file cannot be written, such as on a full disk.
+    """
+    path = path.resolve()
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         part.write_text(report.to_json() + "\n", encoding="utf-8")
         part.replace(path)
+    except OSError as error:
+        got = f"{path}, which cannot be written ({error.strerror})"
+        raise errors.UsageError(errors.message("--json", got, "a file", "verify")) from error
     finally:
         part.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from xref.judge.run import (
     compare_subjects,
     examine,
     examine_bad_ids,
+    expect,
     from_case,
     output_digests,
 )
@@ -51,7 +52,7 @@ def verify(
         framework: `torch`, `jax` or both; none named means both, and both must then be installed. One alone is
             compared with the exact answers and with the digests that the package pins.
         device: kinds of device, `cpu`, `cuda` or `tpu`; `auto` is the CPU and whatever accelerator a framework has. A
-            framework that has no such kind anywhere (torch and `tpu`) runs on the CPU.
+            framework that has no such kind anywhere (torch and `tpu`) runs on the CPU beside one that has it.
         dtype: table dtypes; none named means all.
         weights_file: a safetensors file; its table is then the one case.
         tensor: the table's name in that file.
@@ -64,6 +65,7 @@ def verify(
     Raises:
         UsageError: an unknown name, an absent device, an unreadable file.
         MissingFrameworkError: a framework is not installed; the message has the line that installs it.
+        NothingComparedError: there is no case to run.
     """
     begun = time.monotonic()
     chosen = _choose("tier", (tier,), tuple(Tier))[0]
@@ -72,6 +74,8 @@ def verify(
         raise errors.UsageError(
             errors.message("--tensor or --ids", "no --weights", "a safetensors file with them", _CALL)
         )
+    if weights_file is not None and dtypes:
+        raise errors.UsageError(errors.message("--dtype", dtypes[0], "the file's own dtype, with --weights", _CALL))
     subjects = _subjects(framework, device)
     ledger = Ledger({FIXTURES: "inputs as pinned"} | {clause.id: clause.title for clause in contract.CLAUSES})
     if weights_file is None:
@@ -79,6 +83,7 @@ def verify(
     else:
         work = _from_weights(weights_file, tensor, ids_file)
         steps, what = [(work.id, functools.partial(_compare, lambda: work, subjects, ledger))], work.id
+        expect(subjects, tuple(work.answers), ledger, refusals=False, conditions=True)
     lines: set[str] = set()
     for done, (name, step) in enumerate(steps):
         if progress is not None:
@@ -99,21 +104,23 @@ def _subjects(names: tuple[str, ...], devices: tuple[str, ...]) -> list[Subject]
     chosen = _choose("framework", names, frameworks.FRAMEWORKS) or frameworks.FRAMEWORKS
     kinds = _choose("device", devices, DEVICES) or ("auto",)
     subjects = []
-    for loaded in [frameworks.load(name, _CALL) for name in chosen]:
-        present = loaded.devices()
+    for name in chosen:  # all of them before the first is imported, which takes seconds
+        frameworks.check_installed(name, _CALL)
+    everyone = [frameworks.load(name, _CALL) for name in chosen]
+    for loaded in everyone:
+        present = frameworks.devices(loaded, _CALL)
         wanted: dict[str, None] = {}
         for kind in kinds:
             if kind == "auto":
                 wanted |= dict.fromkeys(present)
+            elif loaded.supports(kind) or not any(other.supports(kind) for other in everyone):
+                wanted[kind] = None
             else:
-                wanted[kind if loaded.supports(kind) else "cpu"] = None
+                wanted["cpu"] = None
         for kind in wanted:
             if kind not in present:
-                raise errors.UsageError(
-                    errors.message(
-                        "--device", kind, f"a device that {loaded.NAME} has here: {', '.join(present)}", _CALL
-                    )
-                )
+                there = f"a device that {loaded.NAME} has here: {', '.join(present)}"
+                raise errors.UsageError(errors.message("--device", kind, there, _CALL))
             subjects.append(Subject(loaded, kind))
     return subjects
 
@@ -126,10 +133,15 @@ def _fixed_steps(tier: Tier, dtypes: tuple[str, ...], subjects: list[Subject], l
     refusals: list[Step] = [
         (f"bad ids, {dtype}", functools.partial(_refuse, subjects, dtype, ledger)) for dtype in dtypes or FORMATS
     ]
+    cases = contract.cases(tier, dtypes=dtypes)
+    if not cases:
+        raise errors.NothingComparedError(errors.message("cases", "none", f"one or more in the {tier} tier", _CALL))
     compared: list[Step] = [
         (case.id, functools.partial(_compare, functools.partial(from_case, case, ledger), subjects, ledger))
-        for case in contract.cases(tier, dtypes=dtypes)
+        for case in cases
     ]
+    verbs = tuple(v for v in contract.VERBS if v == "forward" or any(case.dtype != "float64" for case in cases))
+    expect(subjects, verbs, ledger, refusals=True, conditions=any(case.conditions for case in cases))
     return refusals + compared
 
 

@@ -6,6 +6,8 @@ memory that every framework then shares.
 
 from __future__ import annotations
 
+import re
+import reprlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,11 +32,17 @@ _DTYPES = {
     "F8_E5M2": "float8_e5m2",
 }
 _SLICE = 1 << 26  # bytes at a time
+_INTEGER = re.compile("[+-]?[0-9]+", re.ASCII)
+_LONGEST = 40  # characters of a number; Python refuses to read one of thousands
 _CALL = "verify --weights"
 
 
 def _error(where: object, got: object, expected: object) -> errors.UsageError:
     return errors.UsageError(errors.message(str(where), got, expected, _CALL))
+
+
+def _missing(path: Path) -> str:
+    return "a folder" if path.is_dir() else "no such file"
 
 
 def read_table(path: Path, name: str | None) -> tuple[str, str, Bits]:
@@ -47,7 +55,7 @@ def read_table(path: Path, name: str | None) -> tuple[str, str, Bits]:
             is not a `[V, H]` table of a contract dtype.
     """
     if not path.is_file():
-        raise _error(path, "no such file", "a safetensors file")
+        raise _error(path, _missing(path), "a safetensors file")
     try:
         file: Any = safetensors.safe_open(path, framework="numpy")
     except (safetensors.SafetensorError, OSError) as error:
@@ -55,12 +63,12 @@ def read_table(path: Path, name: str | None) -> tuple[str, str, Bits]:
     with file:
         slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
         candidates = [key for key, part in slices.items() if part.get_dtype() in _DTYPES and len(part.get_shape()) == 2]
-        if name is None:
-            if len(candidates) != 1:
-                raise _error("--tensor", "none given", f"one of {_listed(candidates)}")
+        if name not in slices and not candidates:
+            raise _error(path, "no tensor that can be a table", f"one of shape [V, H] and of {', '.join(_DTYPES)}")
+        if name is None and len(candidates) == 1:
             name = candidates[0]
-        if name not in slices:
-            raise _error("--tensor", name, f"one of {_listed(candidates)}")
+        if name is None or name not in slices:
+            raise _error("--tensor", name or "none", f"one of {_listed(candidates)}")
         shape, code = tuple(slices[name].get_shape()), slices[name].get_dtype()
     if code not in _DTYPES:
         raise _error(name, f"dtype {code}", f"one of {', '.join(_DTYPES)}")
@@ -71,7 +79,7 @@ def read_table(path: Path, name: str | None) -> tuple[str, str, Bits]:
 
 def _listed(names: list[str]) -> str:
     shown = ", ".join(sorted(names)[:20])
-    return (shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")) or "no tensor (none is a table)"
+    return shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
 def _copied(path: Path, name: str, shape: tuple[int, ...], dtype: str) -> Bits:
@@ -94,13 +102,13 @@ def _copied(path: Path, name: str, shape: tuple[int, ...], dtype: str) -> Bits:
 
 
 def read_ids(path: Path, vocab_size: int) -> Ids:
-    """Return the token ids of a `.npy` file, any shape, or of a text file of integers.
+    """Return the token ids of a `.npy` file, any shape and integer dtype, or of a text file of integers.
 
     Raises:
         UsageError: no such file, another kind of file, or ids that are not integers, not there, or out of range.
     """
     if not path.is_file():
-        raise _error(path, "no such file", "a .npy or .txt file of token ids")
+        raise _error(path, _missing(path), "a .npy or .txt file of token ids")
     readers = {".npy": _from_npy, ".txt": _from_text}
     if path.suffix not in readers:
         raise _error(path, f"suffix {path.suffix!r}", "a .npy or .txt file of token ids")
@@ -118,29 +126,32 @@ def read_ids(path: Path, vocab_size: int) -> Ids:
 
 def _from_npy(path: Path) -> Ids:
     try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (ValueError, OSError, EOFError) as error:
+        loaded = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError, MemoryError) as error:
         raise _error(path, f"a file that does not load ({error})", "a sound .npy file") from error
+    if not isinstance(loaded, np.ndarray):
+        loaded.close()
+        raise _error(path, "an archive of arrays", "a file of one array, as numpy.save writes it")
+    return loaded.astype(loaded.dtype.newbyteorder("="), copy=False)
 
 
 def _from_text(path: Path) -> Ids:
     try:
-        values = list(_integers(path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise _error(path, f"bytes that are not text ({error})", "integers in UTF-8 text") from error
-    try:
-        return np.array(values, dtype=np.int64)
-    except OverflowError as error:
-        raise _error(path, f"{max(values, key=abs)}", "ids that fit in 64 bits") from error
+    return np.array(list(_integers(text, path)), dtype=np.int64)
 
 
-def _integers(text: str) -> Iterator[int]:
+def _integers(text: str, path: Path) -> Iterator[int]:
     for number, line in enumerate(text.splitlines(), start=1):
         for word in line.replace(",", " ").split():
-            try:
-                yield int(word)
-            except ValueError as error:
-                raise _error(f"line {number}", repr(word), "integers, apart by white space or commas") from error
+            where, got = f"{path}, line {number}", reprlib.repr(word)
+            if not _INTEGER.fullmatch(word):
+                raise _error(where, got, "integers, apart by white space or commas")
+            if len(word) > _LONGEST or not -(2**63) <= int(word) < 2**63:
+                raise _error(where, got, "ids that fit in 64 bits")
+            yield int(word)
 
 
 def default_ids(vocab_size: int) -> Ids:

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,10 @@ def _compiled(call: Call) -> Call:
         # Traced anew for every table, or Dynamo gives up on one that has seen many dtypes. Tracing is what could
         # change an operator's meaning; generating code from the trace would need a C++ compiler here.
         torch.compiler.reset()
-        return torch.compile(call, backend="eager")(ids, table)
+        with warnings.catch_warnings():
+            # Dynamo makes an object of an autograd function, of which torch itself warns.
+            warnings.filterwarnings("ignore", ".*should not be instantiated", DeprecationWarning)
+            return torch.compile(call, backend="eager")(ids, table)
 
     return run
 
