@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from xref import __version__, bits, errors
-from xref.bits import FORMATS, Bits
+from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.judge import frameworks, weights
 from xref.judge.run import (
@@ -30,6 +32,7 @@ __all__ = ["DEVICES", "verify"]
 
 DEVICES = ("auto", "cpu", "cuda", "tpu")
 _CALL = "verify"
+_LARGE = 1 << 28  # bytes
 
 Progress = Callable[[str, int, int], None]
 
@@ -152,17 +155,23 @@ def _refuse(subjects: list[Subject], dtype: str, ledger: Ledger) -> set[str]:
 
 
 def _compare(build: Callable[[], Workload], subjects: list[Subject], ledger: Ledger) -> set[str]:
-    """Run every subject on one workload and compare each with the first; return the lines of all outputs."""
+    """Run every subject on one workload and compare each with the first; return the lines of all outputs.
+
+    The subjects run side by side, since compilers and kernels leave the interpreter to others while they work; the
+    first one in this thread, where torch's memory profiler wants to be.
+    """
     work = build()
-    first: dict[str, Bits] = {}
-    lines: set[str] = set()
-    for subject in subjects:
-        outputs = examine(subject, work, ledger)
-        lines |= output_digests(work, outputs)
-        if subject is subjects[0]:
-            first = outputs
-        else:
-            compare_subjects((subjects[0], first), (subject, outputs), work, ledger)
+    first, *others = subjects
+    with ThreadPoolExecutor(max(len(others), 1)) as pool:
+        running = [pool.submit(examine, subject, work, ledger) for subject in others]
+        expected = examine(first, work, ledger)
+    lines = output_digests(work, expected)
+    for subject, got in zip(others, (future.result() for future in running), strict=True):
+        compare_subjects((first, expected), (subject, got), work, ledger)
+        lines |= output_digests(work, got)
+    if work.table.nbytes > _LARGE:
+        del work
+        gc.collect()  # JAX's arrays hold themselves in cycles, and the next table may be as large
     return lines
 
 
