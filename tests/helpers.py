@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from xref import bits
+from xref import bits, exact
 from xref.bits import FORMATS, Bits, FloatFormat
 from xref.contracts.inputs import words
 
@@ -24,6 +25,17 @@ WIDENED_DTYPES = tuple(name for name in DTYPES if name != "float64")
 
 FRAMEWORKS = (pytest.param("torch", marks=pytest.mark.torch), pytest.param("jax", marks=pytest.mark.jax))
 """One run of a test for each framework, deselected by its marker where the framework is not installed."""
+
+VERBS = tuple(
+    pytest.param(verb, dtype, id=f"{verb}-{dtype}")
+    for verb, dtypes in (("forward", DTYPES), ("forward_fp32", WIDENED_DTYPES))
+    for dtype in dtypes
+)
+"""Each verb with each table dtype that it takes."""
+NARROW_VERBS = tuple(param for param in VERBS if param.values[1] in NARROW_DTYPES)
+WIDE_VERBS = tuple(param for param in VERBS if param.values[1] not in NARROW_DTYPES)
+HIDDEN = (1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 65, 100, 256, 1024)
+"""Widths of rows: whole vectors of the CPU's, one less and one more, and less than one."""
 
 derandomised = settings(derandomize=True, deadline=None, max_examples=200)
 """The same draws in every run; no clock decides."""
@@ -45,9 +57,15 @@ def random_bits(shape: tuple[int, ...], fmt: FloatFormat, *, seed: int = 0) -> B
 
 
 def every_pattern(fmt: FloatFormat, hidden: int) -> Bits:
-    """Return a table that counts through all patterns of a narrow format, and on from zero to the last row's end."""
+    """Return a table with all patterns of a narrow format, and the special ones in every column."""
     rows = -(-(1 << fmt.width) // hidden)
-    return np.arange(rows * hidden, dtype=np.int64).astype(fmt.uint).reshape(rows, hidden)
+    counting = np.arange(rows * hidden, dtype=np.int64).astype(fmt.uint).reshape(rows, hidden)
+    return np.concatenate([counting, special_rows(fmt, hidden)])
+
+
+def special_rows(fmt: FloatFormat, hidden: int) -> Bits:
+    """Return a table of special patterns, each in every column of a row."""
+    return np.repeat(special_patterns(fmt)[:, None], hidden, axis=1)
 
 
 def special_patterns(fmt: FloatFormat) -> Bits:
@@ -70,7 +88,41 @@ def assert_same_bits(got: Bits, expected: Bits) -> None:
         )
 
 
+def answer(verb: str, ids: np.ndarray[Any, Any], table: Bits, dtype: str) -> Bits:
+    """Return the exact bits that a verb must give."""
+    rows = exact.gather(ids, table)
+    return exact.widen(rows, FORMATS[dtype]) if verb == "forward_fp32" else rows
+
+
 def as_floats(elements: Bits, dtype: str) -> np.ndarray[Any, Any]:
     """Return elements as float64 values, each exact: the numbers that the bits stand for."""
     with np.errstate(invalid="ignore"):
         return bits.from_bits(elements, dtype).astype(np.float64)
+
+
+# Where the same elements may lie in memory: each takes a dense array of two dimensions, and returns a new one's view.
+
+Layout = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+
+
+def _between_others(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    wide = np.full((2 * array.shape[0] + 1, 3 * array.shape[1] + 2), 0x55, dtype=array.dtype)
+    wide[1::2, 1:-1:3] = array
+    return wide[1::2, 1:-1:3]
+
+
+def _at_an_offset(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    shifted = np.empty(array.size + 1, dtype=array.dtype)[1:].reshape(array.shape)
+    shifted[:] = array
+    return shifted
+
+
+LAYOUTS: dict[str, Layout] = {
+    "dense": np.copy,
+    "transposed": lambda array: np.ascontiguousarray(array.T).T,
+    "every second row": lambda array: np.repeat(array, 2, axis=0)[::2],
+    "every second column": lambda array: np.repeat(array, 2, axis=1)[:, ::2],
+    "first columns of a wider one": lambda array: np.concatenate([array, ~array], axis=1)[:, : array.shape[1]],
+    "rows and columns between others": _between_others,
+    "offset by one element": _at_an_offset,
+}

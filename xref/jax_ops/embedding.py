@@ -12,7 +12,7 @@ trace of the ids nothing can be raised: there an out-of-range id gives a row of 
 nothing to the gradient.
 
 Not promised: forward-mode differentiation and second derivatives; anything about ids that the caller's own `jax.jit`
-narrowed on the way in (with x64 off, JAX turns the int64 id 2**32 + 1 into 1 before this module sees it).
+or `jax.vmap` narrowed on the way in (with x64 off, JAX turns the int64 id 2**32 + 1 into 1 before this module sees it).
 """
 
 from __future__ import annotations

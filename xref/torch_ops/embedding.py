@@ -145,4 +145,8 @@ class _Embedding(torch.autograd.Function):
         # One table per batch entry: gather from each. Stacking them into one table would copy them all.
         tables = weight.movedim(weight_dim, 0)
         ids = token_ids if ids_dim is not None else token_ids.expand(info.batch_size, *token_ids.shape)
-        return torch.stack([_embedding(i, w, narrow, call) for i, w in zip(ids, tables, strict=True)]), 0
+        entries = [_embedding(i, w, narrow, call) for i, w in zip(ids, tables, strict=True)]
+        if not entries:  # which torch.stack does not take
+            dtype = weight.dtype if narrow is None else torch.float32
+            return weight.new_empty((0, *ids.shape[1:], tables.shape[-1]), dtype=dtype), 0
+        return torch.stack(entries), 0
