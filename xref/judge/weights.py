@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  (gives NumPy the bfloat16 by whose name the library asks for it)
 import numpy as np
 import safetensors
 
