@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from liars import JAX_LIARS, TORCH_LIARS, H, Liar, V, build, judged, reds, verdicts_of
+from jax_liars import LIARS as JAX_LIARS
+from liars import H, Liar, V, build, judged, reds, verdicts_of
+from torch_liars import LIARS as TORCH_LIARS
 
 from xref.contracts import embedding as contract
 from xref.judge import frameworks, run
