@@ -1,4 +1,4 @@
-"""Conditions change what surrounds a token and nothing else: each token once, in the surroundings that a name promises."""
+"""Conditions change what surrounds a token and nothing else: each token once, in the surroundings its name promises."""
 
 from __future__ import annotations
 
