@@ -73,21 +73,20 @@ def test_every_pattern_of_16_bits_comes_through(code, file):
     np.testing.assert_array_equal(table.reshape(-1), pattern)
 
 
-@pytest.mark.parametrize(("code", "dtype"), FLOAT8.items(), ids=FLOAT8)
-def test_a_float8_table_is_read_or_refused_as_the_library_can(code, dtype, file):
+@pytest.mark.torch
+@pytest.mark.parametrize("code", FLOAT8)
+def test_a_float8_table_is_read_through_torch(code, file):
     checkpoint(file, w=(code, (3, 2), bytes(range(6))))
-    try:
-        with safetensors.safe_open(file, framework="numpy") as opened:
-            opened.get_slice("w")[0:1]
-        readable = True
-    except AttributeError:
-        readable = False
-    if readable:
-        assert weights.read_table(file, "w")[2].tobytes() == bytes(range(6))
-    else:
-        assert refused(weights.read_table, file, "w") == (
-            f"{file}: got a {dtype} tensor, expected a dtype that safetensors reads for NumPy {CALL}"
-        )
+    assert weights.read_table(file, "w")[2].tobytes() == bytes(range(6))
+
+
+@pytest.mark.parametrize(("code", "dtype"), FLOAT8.items(), ids=FLOAT8)
+def test_a_float8_table_without_torch_is_refused(code, dtype, file, monkeypatch):
+    checkpoint(file, w=(code, (3, 2), bytes(range(6))))
+    monkeypatch.setattr(weights.frameworks, "installed", lambda name: False)
+    assert refused(weights.read_table, file, "w") == (
+        f"w: got {dtype}, expected torch, through which safetensors reads float8: pip install 'xref[torch]' {CALL}"
+    )
 
 
 def test_a_table_larger_than_a_slice_is_read_whole(file, monkeypatch):
@@ -176,7 +175,8 @@ def test_another_kind_of_file_is_refused(content, file):
 def test_a_bfloat16_table_is_read_before_any_framework_is_loaded(file):
     """NumPy has no bfloat16 of its own, and the first framework to come would bring one."""
     checkpoint(file, w=("BF16", (3, 2), bytes(range(12))))
-    code = f"import pathlib; from xref.judge import weights; print(weights.read_table(pathlib.Path({str(file)!r}), 'w')[2])"
+    read = f"weights.read_table(pathlib.Path({str(file)!r}), 'w')[2]"
+    code = f"import pathlib; from xref.judge import weights; print({read})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == str(np.arange(12, dtype="u1").view("u2").reshape(3, 2)).split()
 
