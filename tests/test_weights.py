@@ -11,7 +11,6 @@ import sys
 
 import numpy as np
 import pytest
-import safetensors
 
 from xref import bits, errors
 from xref.bits import FORMATS
