@@ -141,6 +141,6 @@ def _rounded_elements(bits: torch.Tensor, source: FloatFormat, target: FloatForm
     """Return the bits of sums of one element each."""
     if source == target:
         return copied(bits, source)
-    if source.name == "float32" and target.mantissa_bits < source.mantissa_bits:
+    if source.width >= 32 and source.mantissa_bits >= target.mantissa_bits:
         return encode(bits, source, target)
     return encode(widened(bits, source, subnormals=True).view(torch.int64), FORMATS["float64"], target)

@@ -65,15 +65,14 @@ def by_row(token_ids: torch.Tensor, vocab_size: int, padding_idx: int | None) ->
     out either way). Waits for the device twice.
     """
     ids, positions = token_ids.reshape(-1).to(torch.int64).sort(stable=True)
-    rows, counts = ids.unique_consecutive(return_counts=True)
+    rows, row_of, counts = ids.unique_consecutive(return_inverse=True, return_counts=True)
     keep = (rows >= 0) & (rows < vocab_size)
     if padding_idx is not None:
         keep &= rows != padding_idx
     # What is left out sorts to the front with a key of 0. Both sorts are stable, so they agree on ties.
     key = counts * keep
-    token_order = key.repeat_interleave(counts, output_size=ids.numel()).argsort(stable=True)
-    order = key.argsort(stable=True)
-    segment_of = torch.arange(rows.numel(), device=rows.device).repeat_interleave(counts[order], output_size=ids.numel())
+    order, token_order = key.argsort(stable=True), key[row_of].argsort(stable=True)
+    segment_of = order.argsort()[row_of[token_order]]
     kept = key[order].cpu().numpy()
     left_out = int(np.count_nonzero(kept == 0))
     tokens = ids.numel() - int(kept.sum())
