@@ -1,6 +1,8 @@
-"""What the torch golden demands of its arguments (clauses EMB-3 and EMB-4), checked before anything is computed."""
+"""What the torch golden demands of its arguments (clauses EMB-3, EMB-4 and EMB-8), checked before anything is computed."""
 
 from __future__ import annotations
+
+import operator
 
 import torch
 
@@ -80,3 +82,69 @@ def check_range(token_ids: torch.Tensor, vocab_size: int, call: str) -> None:
         vocab_size=vocab_size,
         call=call,
     )
+
+
+def check_cotangent(cotangent: object, token_ids: torch.Tensor, call: str, *, hidden: int | None = None) -> FloatFormat:
+    """Return the element format of `cotangent` if it is a dense `S + (H,)` tensor of a contract dtype beside the ids.
+
+    `S` is the shape of `token_ids`; `hidden`, where given, is what `H` has to be.
+
+    Raises:
+        TypeError: not a dense tensor, or a dtype outside the contract.
+        ValueError: another shape, or another device than the ids'.
+    """
+    if not isinstance(cotangent, torch.Tensor):
+        raise errors.bad_type("cotangent", type(cotangent).__name__, "torch.Tensor", call)
+    if cotangent.layout != torch.strided:
+        raise errors.bad_type("cotangent", f"layout {cotangent.layout}", "a dense tensor", call)
+    fmt = check_dtype(cotangent.dtype, call, where="cotangent")
+    shape = (*token_ids.shape, "H" if hidden is None else hidden)
+    fits = cotangent.dim() == len(shape) and cotangent.shape[:-1] == token_ids.shape
+    if not fits or hidden not in (None, cotangent.shape[-1]):
+        expected = f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
+        raise errors.bad_value("cotangent", f"shape {tuple(cotangent.shape)}", f"shape {expected}", call)
+    if cotangent.device != token_ids.device:
+        raise errors.bad_value("token_ids", f"device {token_ids.device}", f"the cotangent's, {cotangent.device}", call)
+    return fmt
+
+
+def check_dtype(dtype: object, call: str, *, where: str = "dtype") -> FloatFormat:
+    """Return the element format of a torch dtype of the contract; raise `TypeError` for anything else."""
+    name = dtype_name(dtype) if isinstance(dtype, torch.dtype) else str(dtype)
+    if not isinstance(dtype, torch.dtype) or name not in FORMATS:
+        got = name if where == "dtype" else f"dtype {name}"
+        raise errors.bad_type(where, got, f"one of {', '.join(FORMATS)}", call)
+    return FORMATS[name]
+
+
+def check_size(size: object, where: str, call: str) -> int:
+    """Return `size` as a plain integer of at least 0.
+
+    Raises:
+        TypeError: not an integer (`True` is none).
+        ValueError: negative.
+    """
+    if isinstance(size, bool) or not hasattr(size, "__index__"):
+        raise errors.bad_type(where, f"{size!r} of type {type(size).__name__}", "an integer", call)
+    value = operator.index(size)
+    if value < 0:
+        raise errors.bad_value(where, value, "at least 0", call)
+    return value
+
+
+def check_padding_idx(padding_idx: object, vocab_size: int, call: str) -> int | None:
+    """Return `padding_idx` as a plain integer in `[0, vocab_size)`, or None.
+
+    Raises:
+        TypeError: neither an integer nor None.
+        ValueError: outside `[0, vocab_size)`: a negative one does not count from the end.
+    """
+    if padding_idx is None:
+        return None
+    if isinstance(padding_idx, bool) or not hasattr(padding_idx, "__index__"):
+        got = f"{padding_idx!r} of type {type(padding_idx).__name__}"
+        raise errors.bad_type("padding_idx", got, "an integer or None", call)
+    value = operator.index(padding_idx)
+    if not 0 <= value < vocab_size:
+        raise errors.bad_value("padding_idx", value, f"0 <= padding_idx < V={vocab_size}", call)
+    return value

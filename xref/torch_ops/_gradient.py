@@ -1,0 +1,146 @@
+"""The exact gradient of the token embedding: each row's cotangents summed exactly, rounded once (clauses EMB-8 to EMB-12).
+
+Why it exists: a framework's own gradient is no truth to compare with. It sums in the table's dtype, so that a
+bfloat16 row stops growing at 256, and its bits depend on the order of the tokens, on the number of threads, and on some
+devices on the run. An exact sum depends on none of these: order, split, padding by zeros, device and thread count
+cannot change it, and neither can torch's deterministic or flush-denormal modes, which the arithmetic keeps clear of.
+
+How: the tokens are grouped by row (`_segments`), the groups summed block by block in float64 bins whose additions are
+proven exact (`_bins`), and each sum rounded by integer operations (`_rounding`); sums of more than two bins and those of
+an accumulator are kept as integers in between (`_digits`).
+
+Not promised: differentiation through the gradient, more than 2**60 tokens, and, on a GPU, that nothing waits: the
+number of rows, their counts and the exponents of each block are read back.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from xref.bits import FORMATS, FloatFormat
+from xref.torch_ops import _arguments, _digits
+from xref.torch_ops._accumulator import GradAccumulator
+from xref.torch_ops._bins import segment_sums, widened
+from xref.torch_ops._rounding import copied, encode
+from xref.torch_ops._segments import Segments, blocks, by_row, flat_bits
+from xref.torch_ops._widen import integer_view
+
+__all__ = ["GradAccumulator", "grad_rows", "grad_weight"]
+
+# Where no vocab_size is given, any row id that int64 holds will do.
+_ANY_ROW = torch.iinfo(torch.int64).max
+
+
+def grad_weight(
+    token_ids: torch.Tensor,
+    cotangent: torch.Tensor,
+    vocab_size: int,
+    *,
+    dtype: torch.dtype | None = None,
+    padding_idx: int | None = None,
+    validate: bool = True,
+) -> torch.Tensor:
+    """Return the gradient of the table: row v is the exact sum of the cotangents of v's tokens, each element rounded once.
+
+    Args:
+        token_ids: any shape `S`, 0-dimensional and empty included; any integer dtype.
+        cotangent: `S + (H,)`, any strides, on the ids' device; a dtype of the contract.
+        vocab_size: V, the rows of the table.
+        dtype: of the result, any dtype of the contract; the cotangent's if None.
+        padding_idx: a row whose tokens do not count; it stays +0.
+        validate: check that every id is in `[0, V)`, which waits for the device once. Without it a bad id adds nothing.
+
+    Returns:
+        `[V, H]`, contiguous, on the cotangent's device. Rows that no token names are +0, and so is an exact zero
+        sum. A NaN, or infinities of both signs, give the canonical quiet NaN, infinities of one sign that infinity, and a
+        sum too large what round-to-nearest gives: an infinity (float8_e4m3fn: its NaN for all of these).
+
+    The temporaries grow with the tokens times H, and no other is the size of the table.
+
+    Raises:
+        IndexError: an id is out of range; the message names how many, the first one's position and value, and V.
+        TypeError: the ids are not integers, or a dtype is not of the contract.
+        ValueError: the shapes do not fit, `padding_idx` is outside `[0, V)`, V is negative, or the devices differ.
+    """
+    call = "grad_weight"
+    vocab_size = _arguments.check_size(vocab_size, "vocab_size", call)
+    source, target = _check(token_ids, cotangent, dtype, call)
+    padding_idx = _arguments.check_padding_idx(padding_idx, vocab_size, call)
+    if validate:
+        _arguments.check_range(token_ids, vocab_size, call)
+    segments = by_row(token_ids, vocab_size, padding_idx)
+    out = cotangent.new_zeros((vocab_size, cotangent.shape[-1]), dtype=getattr(torch, target.name))
+    _write(integer_view(out), segments.rows, segments, cotangent, source, target)
+    return out
+
+
+def grad_rows(
+    token_ids: torch.Tensor,
+    cotangent: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    vocab_size: int | None = None,
+    padding_idx: int | None = None,
+    validate: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the rows of `grad_weight` that a token names, without the `[V, H]` buffer.
+
+    Args:
+        token_ids, cotangent, dtype, padding_idx, validate: as in `grad_weight`.
+        vocab_size: V; None takes every id from 0 to 2**63 - 2.
+
+    Returns:
+        `(row_ids, rows)`: int64 `[R]`, ascending, without repeats and without `padding_idx`; and `[R, H]`, the same bits as those rows of
+        `grad_weight`.
+
+    Raises:
+        IndexError, TypeError, ValueError: as `grad_weight`.
+    """
+    call = "grad_rows"
+    size = _ANY_ROW if vocab_size is None else _arguments.check_size(vocab_size, "vocab_size", call)
+    source, target = _check(token_ids, cotangent, dtype, call)
+    padding_idx = _arguments.check_padding_idx(padding_idx, size, call)
+    if validate:
+        _arguments.check_range(token_ids, size, call)
+    segments = by_row(token_ids, size, padding_idx)
+    row_ids = segments.rows.sort().values
+    out = cotangent.new_empty((row_ids.numel(), cotangent.shape[-1]), dtype=getattr(torch, target.name))
+    _write(integer_view(out), torch.searchsorted(row_ids, segments.rows), segments, cotangent, source, target)
+    return row_ids, out
+
+
+def _check(
+    token_ids: torch.Tensor, cotangent: torch.Tensor, dtype: torch.dtype | None, call: str
+) -> tuple[FloatFormat, FloatFormat]:
+    _arguments.check_token_ids(token_ids, call)
+    source = _arguments.check_cotangent(cotangent, token_ids, call)
+    return source, source if dtype is None else _arguments.check_dtype(dtype, call)
+
+
+def _write(
+    out: torch.Tensor,
+    slots: torch.Tensor,
+    segments: Segments,
+    cotangent: torch.Tensor,
+    source: FloatFormat,
+    target: FloatFormat,
+) -> None:
+    """Write the rounded sum of every segment into row `slots[segment]` of `out`, `[*, H]` in integers of the target's width."""
+    bits = flat_bits(cotangent)
+    for block in blocks(segments, bits.shape[1]):
+        elements = bits[:, block.columns].index_select(0, segments.positions[block.tokens])
+        if block.count == 1:
+            codes = _rounded_elements(elements, source, target)
+        else:
+            sums = segment_sums(elements, segments.within(block), block.size, block.count, source)
+            codes = _digits.rounded_sums(sums, target)
+        out[:, block.columns].index_copy_(0, slots[block.segments], codes)
+
+
+def _rounded_elements(bits: torch.Tensor, source: FloatFormat, target: FloatFormat) -> torch.Tensor:
+    """Return the bits of sums of one element each."""
+    if source == target:
+        return copied(bits, source)
+    if source.width >= 32 and source.mantissa_bits >= target.mantissa_bits:
+        return encode(bits, source, target)
+    return encode(widened(bits, source, subnormals=True).view(torch.int64), FORMATS["float64"], target)
