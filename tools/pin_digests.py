@@ -6,7 +6,7 @@ import pathlib
 
 import msgspec
 
-from xref.contracts import embedding
+from xref.contracts import embedding, embedding_gradient
 from xref.spec import Tier
 
 
@@ -17,6 +17,11 @@ def main() -> None:
         ids, table = embedding.build(case)
         digests[case.id] = embedding.digests(case, ids, table, embedding.exact_answers(ids, table, case.dtype))
         print(case.id)  # noqa: T201
+    for gradient in embedding_gradient.cases(Tier.EXHAUSTIVE):
+        ids, cotangent = embedding_gradient.build(gradient)
+        answer = embedding_gradient.exact_answer(gradient, ids, cotangent)
+        digests[gradient.id] = embedding_gradient.digests(gradient, ids, cotangent, answer)
+        print(gradient.id)  # noqa: T201
     target = pathlib.Path(embedding.__file__).with_name("embedding_digests.json")
     target.write_bytes(msgspec.json.format(msgspec.json.encode(digests), indent=1) + b"\n")
 

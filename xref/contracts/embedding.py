@@ -212,6 +212,7 @@ class Pinned(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ids: str
     table: str
+    """Of the table; of a gradient case, of its cotangents."""
     answers: dict[str, str]
     """By verb."""
 

@@ -23,11 +23,14 @@ from xref.jax_ops import embedding as golden
 
 __all__ = [
     "NAME",
+    "accumulator",
     "bits_of",
     "describe",
     "devices",
+    "dtype_of",
     "form_of",
     "golden",
+    "gradient",
     "memory_of",
     "modes",
     "numpy_of",
@@ -152,6 +155,21 @@ def peak_extra_bytes(call: Call, ids: Any, table: Any) -> int:
     """
     analysis: Any = jax.jit(call).lower(ids, table).compile().memory_analysis()
     return int(analysis.temp_size_in_bytes + analysis.output_size_in_bytes)
+
+
+def gradient(call: Call, ids: Any, table: Any, cotangent: Any) -> Any:
+    """Return the gradient that `jax.vjp` takes of `call(ids, table)` with respect to the table."""
+    return jax.vjp(lambda leaf: call(ids, leaf), table)[1](cotangent)[0]
+
+
+def dtype_of(name: str) -> Any:
+    """Return the framework's dtype of that name."""
+    return jax.numpy.dtype(name)
+
+
+def accumulator(vocab_size: int, hidden: int, device: str, *, padding_idx: int | None = None) -> Any:
+    """Return a fresh accumulator of the golden's; its sums are where its cotangents are."""
+    return golden.GradAccumulator(vocab_size, hidden, padding_idx=padding_idx)
 
 
 def settings() -> dict[str, str]:

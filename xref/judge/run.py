@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,12 @@ import numpy as np
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, make_table
+from xref.judge.bench import BEFORE, EXACT, FIRST, FIXTURES, PLAIN, Subject, described, formed, judging
 from xref.judge.conditions import CONDITIONS, TABLE_LAYOUTS, Batch, Group, Keys, restore
-from xref.judge.frameworks import Framework
 from xref.judge.verdict import Ledger, mismatch
 from xref.spec import Case
 
 __all__ = [
-    "FIXTURES",
-    "Subject",
     "Workload",
     "compare_subjects",
     "examine",
@@ -35,26 +33,11 @@ __all__ = [
     "output_digests",
 ]
 
-FIXTURES = "fixtures"
 _REPEATS = 2
 _CONDITION_TOKENS = 1098  # as many as the largest fixed case with conditions has
 _ACCURACY = {"forward": "EMB-1", "forward_fp32": "EMB-2"}
-_EXACT, _BEFORE, _FIRST, _PLAIN = "exact", "inputs before", "first call", "plain call"
 # What a call may hold beside its output at any size: blocks of a fixed size, ids widened to int64.
 _FIXED_OVERHEAD = 4 << 20
-
-
-@dataclasses.dataclass(frozen=True)
-class Subject:
-    """One framework's golden on one device."""
-
-    framework: Framework
-    device: str
-
-    @property
-    def where(self) -> tuple[str, str]:
-        """Framework and device, as a verdict names them."""
-        return self.framework.NAME, self.device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,10 +96,10 @@ def expect(
 
     `refusals`: the run includes `examine_bad_ids`; `conditions`: a workload of it has them.
     """
-    clauses = [("EMB-3", _EXACT), ("EMB-5", _BEFORE), ("EMB-6", _FIRST)]
-    clauses += [(_ACCURACY[verb], _EXACT) for verb in verbs]
-    clauses += [("EMB-4", _EXACT)] if refusals else []
-    clauses += [("EMB-7", _PLAIN)] if conditions else []
+    clauses = [("EMB-3", EXACT), ("EMB-5", BEFORE), ("EMB-6", FIRST)]
+    clauses += [(_ACCURACY[verb], EXACT) for verb in verbs]
+    clauses += [("EMB-4", EXACT)] if refusals else []
+    clauses += [("EMB-7", PLAIN)] if conditions else []
     for subject in subjects:
         for clause, against in clauses:
             ledger.expect(clause, subject.where, against)
@@ -133,7 +116,7 @@ def examine(subject: Subject, work: Workload, ledger: Ledger) -> dict[str, Bits]
     framework = subject.framework
     outputs: dict[str, Bits] = {}
     inputs = f"inputs on {subject.device}, {work.id}"
-    with framework.precision(work.dtype), _judging(ledger, subject, "EMB-1", _EXACT, inputs):
+    with framework.precision(work.dtype), judging(ledger, subject, "EMB-1", EXACT, inputs):
         ids = framework.put(work.ids.copy(), None, subject.device)
         table = framework.put(work.table, work.dtype, subject.device)
         for verb in work.answers:
@@ -145,30 +128,9 @@ def examine(subject: Subject, work: Workload, ledger: Ledger) -> dict[str, Bits]
             bench.memory(ids, table)
             if work.conditions and work.ids.size:
                 bench.invariance(table, got)
-        with _judging(ledger, subject, "EMB-5", _BEFORE, work.id):
+        with judging(ledger, subject, "EMB-5", BEFORE, work.id):
             _purity(subject, work, ids, table, ledger)
     return outputs
-
-
-class _MisformedError(Exception):
-    """An output has another shape, dtype or device than it must have."""
-
-
-@contextlib.contextmanager
-def _judging(ledger: Ledger, subject: Subject, clause: str, against: str, call: str) -> Iterator[None]:
-    """Record what is raised inside as a problem of the clause: whatever an operator raises is a result to report."""
-    try:
-        yield
-    except _MisformedError as error:
-        ledger.record(clause, subject.where, against, elements=0, problem=str(error), call=call)
-    except Exception as error:
-        ledger.error(clause, subject.where, against, _described(error), call=call)
-
-
-def _described(error: Exception) -> str:
-    """Return the error's type and the first line of its message: frameworks append a page of advice."""
-    first = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _purity(subject: Subject, work: Workload, ids: Any, table: Any, ledger: Ledger) -> None:
@@ -177,20 +139,7 @@ def _purity(subject: Subject, work: Workload, ids: Any, table: Any, ledger: Ledg
     changed = [name for name, kept in (("token_ids", kept_ids), ("weight", kept_table)) if not kept]
     problem = f"{' and '.join(changed)}: got other bits after the calls, expected the same" if changed else None
     elements = work.ids.size + work.table.size
-    ledger.record("EMB-5", subject.where, _BEFORE, elements=elements, problem=problem, call=work.id)
-
-
-def _formed(framework: Framework, out: Any, wanted: tuple[tuple[int, ...], str, str]) -> Bits:
-    """Return the bits of an output of the right shape, dtype and device.
-
-    Raises:
-        _MisformedError: it has another; comparing it all the same would broadcast, or compare bits of two dtypes.
-    """
-    form = framework.form_of(out)
-    if form != wanted:
-        got, expected = (f"shape {shape}, {dtype}, on {device}" for shape, dtype, device in (form, wanted))
-        raise _MisformedError(f"out: got {got}, expected {expected}")
-    return framework.bits_of(out)
+    ledger.record("EMB-5", subject.where, BEFORE, elements=elements, problem=problem, call=work.id)
 
 
 class _Bench:
@@ -209,31 +158,31 @@ class _Bench:
         self.ledger.record(clause, self.subject.where, against, elements=elements, problem=text, call=call or self.call)
 
     def _judging(self, clause: str, against: str, call: str = "") -> contextlib.AbstractContextManager[None]:
-        return _judging(self.ledger, self.subject, clause, against, call or self.call)
+        return judging(self.ledger, self.subject, clause, against, call or self.call)
 
     def _bits(self, out: Any, shape: tuple[int, ...]) -> Bits:
-        return _formed(self.framework, out, (shape, self.format.name, self.subject.device))
+        return formed(self.framework, out, (shape, self.format.name, self.subject.device))
 
     def accuracy(self, ids: Any, table: Any) -> Bits | None:
         """Form, bits against the exact answer, aliasing, the same bits again; None where nothing can be compared."""
         got = None
-        with self._judging(_ACCURACY[self.verb], _EXACT):
+        with self._judging(_ACCURACY[self.verb], EXACT):
             out = self.run(ids, table)
-            with self._judging("EMB-3", _EXACT):
+            with self._judging("EMB-3", EXACT):
                 # A copy: an operator that hands out the same buffer again would else be compared with itself.
                 got = self._bits(out, self.expected.shape).copy()
             if got is None:
                 return None
-            self._record("EMB-3", _EXACT, got.size, None)
-            self._record(_ACCURACY[self.verb], _EXACT, got.size, mismatch(got, self.expected, self.format))
-            with self._judging("EMB-5", _BEFORE):
+            self._record("EMB-3", EXACT, got.size, None)
+            self._record(_ACCURACY[self.verb], EXACT, got.size, mismatch(got, self.expected, self.format))
+            with self._judging("EMB-5", BEFORE):
                 shared = [name for name, other in (("token_ids", ids), ("weight", table)) if self._overlap(out, other)]
                 problem = f"out: got memory of {' and '.join(shared)}, expected its own" if shared else None
-                self._record("EMB-5", _BEFORE, got.size, problem)
+                self._record("EMB-5", BEFORE, got.size, problem)
             for _ in range(_REPEATS):
-                with self._judging("EMB-6", _FIRST):
+                with self._judging("EMB-6", FIRST):
                     again = self._bits(self.run(ids, table), got.shape)
-                    self._record("EMB-6", _FIRST, got.size, mismatch(again, got, self.format))
+                    self._record("EMB-6", FIRST, got.size, mismatch(again, got, self.format))
         return got
 
     def _overlap(self, out: Any, other: Any) -> bool:
@@ -265,9 +214,9 @@ class _Bench:
 
     def _compare(self, name: str, group: Group, run: Callable[[Any, Any], Any], table: Any, rows: Bits) -> None:
         call = f"{self.call}, condition {name}"
-        with self._judging("EMB-7", _PLAIN, call):
+        with self._judging("EMB-7", PLAIN, call):
             restored = restore(self._parts(group, run, table), rows.shape[0], call)
-            self._record("EMB-7", _PLAIN, restored.size, mismatch(restored, rows, self.format), call)
+            self._record("EMB-7", PLAIN, restored.size, mismatch(restored, rows, self.format), call)
 
     def _parts(self, group: Group, run: Callable[[Any, Any], Any], table: Any) -> list[tuple[Keys, Bits]]:
         """Return the keys and the bits of each batch's rows."""
@@ -297,7 +246,7 @@ def examine_bad_ids(subject: Subject, dtype: str, ledger: Ledger) -> None:
             for verb in verbs:
                 call = f"{framework.NAME}.{verb} on {subject.device}, {dtype} table, {bad.name}"
                 problem = _refusal(getattr(framework.golden, verb), given, bad.error(verb))
-                ledger.record("EMB-4", subject.where, _EXACT, elements=max(bad.ids.size, 1), problem=problem, call=call)
+                ledger.record("EMB-4", subject.where, EXACT, elements=max(bad.ids.size, 1), problem=problem, call=call)
         for verb in verbs:
             _examine_poison(subject, verb, dtype, ledger)
 
@@ -309,8 +258,8 @@ def _refusal(run: Callable[[Any, Any], Any], given: tuple[Any, Any], expected: E
     except Exception as error:  # the type is what is judged
         if type(error) is type(expected) and str(error) == str(expected):
             return None
-        return f"error: got {_described(error)}, expected {_described(expected)}"
-    return f"error: got a result, expected {_described(expected)}"
+        return f"error: got {described(error)}, expected {described(expected)}"
+    return f"error: got a result, expected {described(expected)}"
 
 
 def _examine_poison(subject: Subject, verb: str, dtype: str, ledger: Ledger) -> None:
@@ -325,11 +274,11 @@ def _examine_poison(subject: Subject, verb: str, dtype: str, ledger: Ledger) -> 
     fmt = FORMATS[contract.result_dtype(verb, dtype)]
     expected[~inside] = fmt.nan
     call = f"{framework.NAME}.{verb} traced on {subject.device}, {dtype} table, ids out of range"
-    with _judging(ledger, subject, "EMB-4", _EXACT, call):
+    with judging(ledger, subject, "EMB-4", EXACT, call):
         out = traced(framework.put(ids, None, subject.device), framework.put(table, dtype, subject.device))
-        found = mismatch(_formed(framework, out, (expected.shape, fmt.name, subject.device)), expected, fmt)
+        found = mismatch(formed(framework, out, (expected.shape, fmt.name, subject.device)), expected, fmt)
         problem = None if found is None else str(found)
-        ledger.record("EMB-4", subject.where, _EXACT, elements=expected.size, problem=problem, call=call)
+        ledger.record("EMB-4", subject.where, EXACT, elements=expected.size, problem=problem, call=call)
 
 
 def compare_subjects(

@@ -14,9 +14,8 @@ from xref import __version__, bits, errors
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.judge import frameworks, weights
+from xref.judge.bench import FIXTURES, Subject
 from xref.judge.run import (
-    FIXTURES,
-    Subject,
     Workload,
     compare_subjects,
     examine,

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import torch
 
-from xref.bits import FORMATS, FloatFormat
+from xref.bits import FloatFormat
 
 __all__ = ["Bin", "Sums", "segment_sums", "widened"]
 
@@ -88,7 +88,12 @@ def segment_sums(bits: torch.Tensor, segment_of: torch.Tensor, segments: int, co
         bits = bits.masked_fill(is_special, 0)
         smallest, largest = _magnitudes(bits, fmt)
     if largest == 0:
-        return Sums([Bin(torch.zeros((segments, bits.shape[1]), dtype=torch.float64, device=bits.device), 0, 0)], special, None, None)
+        return Sums(
+            [Bin(torch.zeros((segments, bits.shape[1]), dtype=torch.float64, device=bits.device), 0, 0)],
+            special,
+            None,
+            None,
+        )
     bins = []
     for part, low, high, scale in _halves(bits, smallest, largest, fmt):
         values = widened(part, fmt, scale=scale, subnormals=low <= fmt.mantissa)

@@ -19,6 +19,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler below logs each 
 import numpy as np
 import torch
 
+from xref import errors
 from xref.bits import FORMATS
 from xref.torch_ops import embedding as golden
 from xref.torch_ops._arguments import dtype_name
@@ -26,11 +27,14 @@ from xref.torch_ops._widen import integer_view
 
 __all__ = [
     "NAME",
+    "accumulator",
     "bits_of",
     "describe",
     "devices",
+    "dtype_of",
     "form_of",
     "golden",
+    "gradient",
     "memory_of",
     "modes",
     "numpy_of",
@@ -172,6 +176,25 @@ def _running_totals(call: Call, ids: torch.Tensor, table: torch.Tensor) -> Itera
     for event in sorted(allocations, key=lambda event: (event["ts"], event["args"]["Ev Idx"])):
         total += event["args"]["Bytes"]
         yield total
+
+
+def gradient(call: Call, ids: Any, table: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
+    """Return the gradient that autograd takes of `call(ids, table)` with respect to the table."""
+    leaf = table.detach().requires_grad_()
+    call(ids, leaf).backward(cotangent)
+    if leaf.grad is None:
+        raise errors.bad_type("gradient", "none", "a tensor", "backward")
+    return leaf.grad
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return the framework's dtype of that name."""
+    return getattr(torch, name)
+
+
+def accumulator(vocab_size: int, hidden: int, device: str, *, padding_idx: int | None = None) -> Any:
+    """Return a fresh accumulator of the golden's on the device."""
+    return golden.GradAccumulator(vocab_size, hidden, padding_idx=padding_idx, device=device)
 
 
 def settings() -> dict[str, str]:

@@ -1,0 +1,78 @@
+"""What every examination shares: the subject, and how its outputs and its errors become results."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from xref.bits import Bits
+from xref.judge.frameworks import Framework
+from xref.judge.verdict import Ledger
+
+__all__ = [
+    "BEFORE",
+    "EXACT",
+    "FIRST",
+    "FIXTURES",
+    "PLAIN",
+    "MisformedError",
+    "Subject",
+    "described",
+    "formed",
+    "judging",
+]
+
+EXACT, BEFORE, FIRST, PLAIN = "exact", "inputs before", "first call", "plain call"
+"""What results are compared with."""
+
+FIXTURES = "fixtures"
+"""The clause-like name under which inputs are compared with the pinned digests."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """One framework's golden on one device."""
+
+    framework: Framework
+    device: str
+
+    @property
+    def where(self) -> tuple[str, str]:
+        """Framework and device, as a verdict names them."""
+        return self.framework.NAME, self.device
+
+
+class MisformedError(Exception):
+    """An output has another shape, dtype or device than it must have."""
+
+
+@contextlib.contextmanager
+def judging(ledger: Ledger, subject: Subject, clause: str, against: str, call: str) -> Iterator[None]:
+    """Record what is raised inside as a problem of the clause: whatever an operator raises is a result to report."""
+    try:
+        yield
+    except MisformedError as error:
+        ledger.record(clause, subject.where, against, elements=0, problem=str(error), call=call)
+    except Exception as error:
+        ledger.error(clause, subject.where, against, described(error), call=call)
+
+
+def described(error: Exception) -> str:
+    """Return the error's type and the first line of its message: frameworks append a page of advice."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def formed(framework: Framework, out: Any, wanted: tuple[tuple[int, ...], str, str]) -> Bits:
+    """Return the bits of an output of the right shape, dtype and device.
+
+    Raises:
+        MisformedError: it has another; comparing it all the same would broadcast, or compare bits of two dtypes.
+    """
+    form = framework.form_of(out)
+    if form != wanted:
+        got, expected = (f"shape {shape}, {dtype}, on {device}" for shape, dtype, device in (form, wanted))
+        raise MisformedError(f"out: got {got}, expected {expected}")
+    return framework.bits_of(out)
