@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -46,9 +46,12 @@ def load(framework: str) -> ModuleType:
     return importlib.import_module(f"xref.{framework}_ops.framework")
 
 
-def exactly(message: str) -> str:
-    """Return the pattern that matches this message, to the letter and nothing around it."""
-    return f"^{re.escape(message)}$"
+@contextlib.contextmanager
+def raises(error: type[Exception], message: str) -> Iterator[None]:
+    """Expect an exception of just this type, with this message to the letter."""
+    with pytest.raises(error) as caught:
+        yield
+    assert (type(caught.value), str(caught.value)) == (error, message)
 
 
 def random_bits(shape: tuple[int, ...], fmt: FloatFormat, *, seed: int = 0) -> Bits:
