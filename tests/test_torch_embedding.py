@@ -19,6 +19,7 @@ from helpers import (
     answer,
     assert_same_bits,
     every_pattern,
+    ignore_dynamo_warning,
     raises,
     random_bits,
     special_rows,
@@ -309,10 +310,7 @@ def _fresh_compiler():
 
 
 @pytest.mark.usefixtures("_fresh_compiler")
-# Dynamo makes an instance of torch.autograd.Function where it traces one, and torch warns of that: torch's own affair.
-@pytest.mark.filterwarnings(
-    "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning"
-)
+@ignore_dynamo_warning
 class TestCompiled:
     """Traced by Dynamo and run as traced: code generation would need a compiler for C++, and changes no operator."""
 
