@@ -33,7 +33,9 @@ def show(report: Report, console: Console) -> None:
         ("elements", "right"),
         ("verdict", "left"),
     ):
-        table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+        # Where the terminal is narrow, words go on in the next line; numbers and verdicts are never cut.
+        whole = heading in ("cases", "elements", "verdict")
+        table.add_column(heading, justify=justify, no_wrap=whole)  # type: ignore[arg-type]
     for verdict in report.verdicts:
         style = _STYLES[verdict.outcome]
         table.add_row(
