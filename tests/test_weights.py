@@ -176,7 +176,8 @@ def test_another_kind_of_file_is_refused(content, file):
 def test_a_bfloat16_table_is_read_before_any_framework_is_loaded(file):
     """NumPy has no bfloat16 of its own, and the first framework to come would bring one."""
     checkpoint(file, w=("BF16", (3, 2), bytes(range(12))))
-    code = f"import pathlib; from xref.judge import weights; print(weights.read_table(pathlib.Path({str(file)!r}), 'w')[2])"
+    read = f"weights.read_table(pathlib.Path({str(file)!r}), 'w')"
+    code = f"import pathlib; from xref.judge import weights; print({read}[2])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == str(np.arange(12, dtype="u1").view("u2").reshape(3, 2)).split()
 
