@@ -40,8 +40,9 @@ Bits = np.ndarray[Any, np.dtype[Any]]
 class FloatFormat:
     """One table dtype of the contract: sign bit, then `exponent_bits`, then `mantissa_bits`.
 
-    `has_inf` is false for float8_e4m3fn alone, whose largest exponent holds finite values and one NaN a sign (Micikevicius et
-    al., "FP8 formats for deep learning", 2022); the others are IEEE 754 interchange formats or truncations of one.
+    `has_inf` is false for float8_e4m3fn alone, whose largest exponent holds finite values and one NaN a sign
+    (Micikevicius et al., "FP8 formats for deep learning", 2022); the others are IEEE 754 interchange formats or
+    truncations of one.
     """
 
     name: str
@@ -125,7 +126,8 @@ def as_bits(array: np.ndarray[Any, Any]) -> Bits:
     Raises:
         TypeError: the array's dtype is not a table dtype of the contract.
     """
-    return array.view(format_of(array.dtype.name, where="array", call="bits.as_bits").uint)
+    fmt = format_of(array.dtype.name, where="array", call="bits.as_bits")
+    return array.view(fmt.uint.newbyteorder(array.dtype.byteorder))
 
 
 def from_bits(bits: Bits, name: str) -> np.ndarray[Any, Any]:
@@ -136,7 +138,7 @@ def from_bits(bits: Bits, name: str) -> np.ndarray[Any, Any]:
     """
     expected = format_of(name, call="bits.from_bits").uint
     if bits.dtype != expected:
-        raise errors.bad_type("bits", bits.dtype.name, f"{expected.name} for {name}", "bits.from_bits")
+        raise errors.bad_type("bits", bits.dtype, f"{expected.name} for {name}", "bits.from_bits")
     if hasattr(np, name):
         return bits.view(name)
     import ml_dtypes

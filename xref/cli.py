@@ -1,0 +1,124 @@
+"""The command line: `xref verify` and `xref doctor`.
+
+Exit codes: 0 confirmed, 1 a clause failed, 2 wrong usage or environment, 3 nothing was compared, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from xref import __version__, doctor, errors
+from xref.bits import FORMATS
+from xref.judge import report as reports
+from xref.judge.frameworks import FRAMEWORKS
+from xref.judge.verdict import Report
+from xref.judge.verify import DEVICES
+from xref.judge.verify import verify as run_verify
+from xref.spec import Tier
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Decides, bit for bit, whether a token-embedding kernel is right.",
+)
+
+FrameworkName = enum.StrEnum("FrameworkName", {name: name for name in FRAMEWORKS})  # type: ignore[misc]
+DeviceKind = enum.StrEnum("DeviceKind", {name: name for name in DEVICES})  # type: ignore[misc]
+TableDtype = enum.StrEnum("TableDtype", {name: name for name in FORMATS})  # type: ignore[misc]
+
+
+def _console(*, stderr: bool = False) -> Console:
+    console = Console(stderr=stderr)
+    if not console.is_terminal:
+        console.width = 120  # a pipe has no width of its own, and a table cut to 80 columns would lose some
+    return console
+
+
+@app.command()
+def verify(
+    tier: Annotated[Tier, typer.Option(help="How many cases.")] = Tier.STANDARD,
+    framework: Annotated[
+        list[FrameworkName] | None,
+        typer.Option(help="Run this one only (repeatable); it is then held to the pinned digests."),
+    ] = None,
+    device: Annotated[
+        list[DeviceKind] | None, typer.Option(help="Kind of device (repeatable); auto: the CPU and what else there is.")
+    ] = None,
+    dtype: Annotated[list[TableDtype] | None, typer.Option(help="Table dtype (repeatable); all if not given.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="A safetensors file: verify on its table.")] = None,
+    tensor: Annotated[str | None, typer.Option(help="The table's name in that file.")] = None,
+    ids: Annotated[Path | None, typer.Option(help="Token ids for that table: .npy, or .txt with integers.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
+) -> None:
+    """Confirm the goldens: torch and JAX against the exact answer and each other, bit for bit."""
+    try:
+        if json is not None:
+            reports.check_writable(json)
+        report = _with_progress(tier, framework, device, dtype, weights, tensor, ids)
+        reports.show(report, _console())
+        if json is not None:
+            reports.write_json(report, json)
+    except errors.NothingComparedError as error:
+        raise _stopped(error, 3) from error
+    except errors.XrefError as error:
+        raise _stopped(error, 2) from error
+    except KeyboardInterrupt as error:
+        raise _stopped("interrupted: nothing was confirmed", 130) from error
+    raise typer.Exit(0 if report.ok else 1 if report.elements else 3)
+
+
+def _with_progress(
+    tier: Tier,
+    framework: list[FrameworkName] | None,
+    device: list[DeviceKind] | None,
+    dtype: list[TableDtype] | None,
+    weights: Path | None,
+    tensor: str | None,
+    ids: Path | None,
+) -> Report:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    console = _console(stderr=True)
+    # Without a terminal there is nothing to draw on: it would leave an empty line before an error's one.
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("loading", total=None)
+        return run_verify(
+            tier=tier,
+            framework=tuple(framework or ()),
+            device=tuple(device or ("auto",)),
+            dtype=tuple(dtype or ()),
+            weights_file=weights,
+            tensor=tensor,
+            ids_file=ids,
+            progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
+        )
+
+
+def _stopped(why: object, code: int) -> typer.Exit:
+    _console(stderr=True).print(f"xref: {escape(str(why))}", soft_wrap=True, highlight=False)
+    return typer.Exit(code)
+
+
+@app.command("doctor")
+def show_environment() -> None:
+    """Show versions, devices and the settings that matter, and how to install what is missing."""
+    _console().print(doctor.table())
+
+
+@app.callback(invoke_without_command=True)
+def _root(*, version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="xref")

@@ -1,0 +1,165 @@
+"""What the judge needs of JAX: devices, arrays in and out, ways of calling, and the memory that a call takes.
+
+`xref.torch_ops.framework` has the same names; together they are the interface `xref.judge.frameworks.Framework`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+# Two frameworks share the card here, and JAX would take three quarters of it at its first use.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import jax
+import jax.experimental
+import numpy as np
+
+from xref import bits
+from xref.jax_ops import embedding as golden
+
+__all__ = [
+    "NAME",
+    "bits_of",
+    "describe",
+    "devices",
+    "form_of",
+    "golden",
+    "memory_of",
+    "modes",
+    "numpy_of",
+    "peak_extra_bytes",
+    "precision",
+    "put",
+    "settings",
+    "supports",
+    "traced",
+    "version",
+]
+
+NAME = "jax"
+Call = Callable[[Any, Any], Any]
+
+_PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}
+_KINDS = {"cpu": "cpu", "gpu": "cuda", "cuda": "cuda", "rocm": "cuda", "tpu": "tpu"}
+
+
+def version() -> str:
+    """Return the framework's version."""
+    return str(jax.__version__)
+
+
+def devices() -> tuple[str, ...]:
+    """Return the kinds of device that this machine has for JAX; a GPU of any maker is `cuda`, as in torch."""
+    accelerator = _KINDS.get(jax.default_backend(), jax.default_backend())
+    return ("cpu",) if accelerator == "cpu" else ("cpu", accelerator)
+
+
+def supports(device: str) -> bool:
+    """Return whether JAX has this kind of device at all, here or elsewhere."""
+    return device in _PLATFORMS
+
+
+def _device(kind: str) -> Any:
+    return jax.devices(_PLATFORMS[kind])[0]
+
+
+def describe(device: str) -> str:
+    """Return the device's product name."""
+    return "CPU" if device == "cpu" else str(_device(device).device_kind)
+
+
+def put(array: np.ndarray[Any, Any], dtype: str | None, device: str) -> Any:
+    """Return a NumPy array as a JAX array on the device; on a CPU the same memory if dense and aligned to 64 bytes.
+
+    `dtype` says which table dtype the unsigned integers of `array` mean; None leaves a plain array, such as ids, as
+    it is. Ids that JAX would narrow (64-bit ones while x64 is off) stay a NumPy array, so that the operator sees them
+    whole.
+    """
+    if dtype is not None:
+        return jax.device_put(bits.from_bits(array, dtype), _device(device))
+    if jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype:
+        return array
+    return jax.device_put(array, _device(device))
+
+
+def numpy_of(array: Any) -> np.ndarray[Any, Any]:
+    """Return an array of integers as a NumPy array; on a CPU it is the same memory."""
+    return np.asarray(array)
+
+
+def bits_of(array: Any) -> np.ndarray[Any, Any]:
+    """Return an array of a table dtype as the unsigned integers of its elements' bits; on a CPU the same memory."""
+    return bits.as_bits(np.asarray(array))
+
+
+def form_of(array: Any) -> tuple[tuple[int, ...], str, str]:
+    """Return shape, dtype name and kind of device, or the type's name where an array is expected and none came."""
+    if not isinstance(array, jax.Array):
+        return (), type(array).__name__, "none"
+    platform = next(iter(array.devices())).platform
+    return tuple(array.shape), array.dtype.name, _KINDS.get(platform, platform)
+
+
+def memory_of(array: Any) -> tuple[int, int]:
+    """Return the first address of the array's memory and the one past its last."""
+    if isinstance(array, np.ndarray):
+        return array.ctypes.data, array.ctypes.data + array.nbytes
+    return array.unsafe_buffer_pointer(), array.unsafe_buffer_pointer() + array.nbytes
+
+
+def precision(dtype: str) -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which tables of `dtype` exist: float64 needs x64 on, all others run with it off."""
+    # `jax.enable_x64` is the newer name; before JAX 0.8 it was in `jax.experimental`.
+    enable_x64: Any = getattr(jax if hasattr(jax, "enable_x64") else jax.experimental, "enable_x64")  # noqa: B009
+    return enable_x64(dtype == "float64")
+
+
+def modes() -> dict[str, Callable[[Call], Call]]:
+    """Return the ways of calling an operator, by name: each takes `(ids, table) -> out` and returns the like."""
+    return {"jit": _jitted, "vmap": _vmapped, "grad-traced": _grad_traced}
+
+
+def traced(call: Call) -> Call | None:
+    """Return `call` with its ids traced, so that it cannot raise on them."""
+    return _jitted(call)
+
+
+@functools.cache
+def _jitted(call: Call) -> Call:
+    return jax.jit(call)
+
+
+@functools.cache
+def _vmapped(call: Call) -> Call:
+    return jax.vmap(call, in_axes=(0, None))
+
+
+def _grad_traced(call: Call) -> Call:
+    def run(ids: Any, table: Any) -> Any:
+        return jax.vjp(lambda leaf: call(ids, leaf), table)[0]
+
+    return run
+
+
+def peak_extra_bytes(call: Call, ids: Any, table: Any) -> int:
+    """Return the most memory that a call holds at once beyond its inputs, its output included, in bytes.
+
+    It is what XLA planned for the compiled program: temporaries and output.
+    """
+    analysis: Any = jax.jit(call).lower(ids, table).compile().memory_analysis()
+    return int(analysis.temp_size_in_bytes + analysis.output_size_in_bytes)
+
+
+def settings() -> dict[str, str]:
+    """Return the settings that change what kernels compute or when they differ, by name."""
+    config: Any = jax.config
+    return {
+        "jax_enable_x64": str(config.jax_enable_x64),
+        "default matmul precision": str(config.jax_default_matmul_precision),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", "not set"),
+        "XLA_PYTHON_CLIENT_PREALLOCATE": os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"],
+    }

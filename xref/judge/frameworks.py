@@ -1,0 +1,89 @@
+"""The frameworks as the judge sees them: by name, loaded when asked for, through their folders' `framework` modules."""
+
+# ruff: noqa: D102  (the protocol's methods are described where they are implemented)
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from xref import errors
+
+__all__ = ["FRAMEWORKS", "Framework", "check_installed", "devices", "installed", "load"]
+
+FRAMEWORKS = ("torch", "jax")
+
+Call = Callable[[Any, Any], Any]
+
+
+class Framework(Protocol):
+    """The names of `xref.torch_ops.framework` and `xref.jax_ops.framework`; their docstrings say what each gives."""
+
+    NAME: str
+    golden: ModuleType
+
+    def version(self) -> str: ...
+    def devices(self) -> tuple[str, ...]: ...
+    def supports(self, device: str) -> bool: ...
+    def describe(self, device: str) -> str: ...
+    def put(self, array: np.ndarray[Any, Any], dtype: str | None, device: str) -> Any: ...
+    def numpy_of(self, array: Any) -> np.ndarray[Any, Any]: ...
+    def bits_of(self, array: Any) -> np.ndarray[Any, Any]: ...
+    def form_of(self, array: Any) -> tuple[tuple[int, ...], str, str]: ...
+    def memory_of(self, array: Any) -> tuple[int, int]: ...
+    def precision(self, dtype: str) -> contextlib.AbstractContextManager[Any]: ...
+    def modes(self) -> dict[str, Callable[[Call], Call]]: ...
+    def traced(self, call: Call) -> Call | None: ...
+    def peak_extra_bytes(self, call: Call, ids: Any, table: Any) -> int: ...
+    def settings(self) -> dict[str, str]: ...
+
+
+def installed(name: str) -> bool:
+    """Return whether the framework is installed, without importing it."""
+    return importlib.util.find_spec(name) is not None
+
+
+def check_installed(name: str, call: str) -> None:
+    """Raise unless a framework of that name exists and is installed, without importing it.
+
+    Raises:
+        MissingFrameworkError: it is not installed; the message has the line that installs it.
+        UsageError: there is no framework of that name.
+    """
+    if name not in FRAMEWORKS:
+        raise errors.UsageError(errors.message("framework", name, f"one of {', '.join(FRAMEWORKS)}", call))
+    if not installed(name):
+        raise errors.MissingFrameworkError(name, call)
+
+
+def load(name: str, call: str) -> Framework:
+    """Return the framework's module, importing the framework.
+
+    Raises:
+        MissingFrameworkError: it is not installed; the message has the line that installs it.
+        UsageError: there is no framework of that name, or it is installed and cannot be imported.
+    """
+    check_installed(name, call)
+    try:
+        return cast(Framework, importlib.import_module(f"xref.{name}_ops.framework"))
+    except Exception as error:  # a framework without its libraries raises OSError, RuntimeError and others too
+        raise errors.UsageError(errors.message(name, f"an import error ({error})", "it to import", call)) from error
+
+
+def devices(framework: Framework, call: str) -> tuple[str, ...]:
+    """Return the kinds of device that this machine has for a framework.
+
+    Raises:
+        UsageError: the framework cannot tell, such as JAX where `JAX_PLATFORMS` names what is not there.
+    """
+    try:
+        return framework.devices()
+    except Exception as error:  # each framework and version has its own
+        got = f"an error ({error})"
+        raise errors.UsageError(errors.message(f"{framework.NAME} devices", got, "a list of them", call)) from error

@@ -1,0 +1,359 @@
+"""The engine: runs operators on cases and conditions, and compares every element by its bits.
+
+A `Workload` is a case with its exact answers at hand; a `Subject` is one golden on one device. What comes of each
+goes into the `Ledger`. The engine never asserts and never stops at the first failure: a subject that raises is
+recorded as an error of the clause that was being judged, and the rest still runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from xref.bits import FORMATS, Bits
+from xref.contracts import embedding as contract
+from xref.contracts.inputs import Ids, make_table
+from xref.judge.conditions import CONDITIONS, TABLE_LAYOUTS, Batch, Group, Keys, restore
+from xref.judge.frameworks import Framework
+from xref.judge.verdict import Ledger, mismatch
+from xref.spec import Case
+
+__all__ = [
+    "FIXTURES",
+    "Subject",
+    "Workload",
+    "compare_subjects",
+    "examine",
+    "examine_bad_ids",
+    "expect",
+    "from_case",
+    "output_digests",
+]
+
+FIXTURES = "fixtures"
+_REPEATS = 2
+_CONDITION_TOKENS = 1098  # as many as the largest fixed case with conditions has
+_ACCURACY = {"forward": "EMB-1", "forward_fp32": "EMB-2"}
+_EXACT, _BEFORE, _FIRST, _PLAIN = "exact", "inputs before", "first call", "plain call"
+# What a call may hold beside its output at any size: blocks of a fixed size, ids widened to int64.
+_FIXED_OVERHEAD = 4 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """One framework's golden on one device."""
+
+    framework: Framework
+    device: str
+
+    @property
+    def where(self) -> tuple[str, str]:
+        """Framework and device, as a verdict names them."""
+        return self.framework.NAME, self.device
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """Ids, a table, and the exact answers of each verb."""
+
+    id: str
+    dtype: str
+    ids: Ids
+    table: Bits
+    answers: dict[str, Bits]
+    digests: dict[str, str]
+    """Of the answers, by verb."""
+    table_digest: str
+    """Of the table as it was built: a golden may share its memory, and a change of it must show."""
+    digest_table: Callable[[Bits], str]
+    """How that was made."""
+    conditions: bool
+
+
+def from_case(case: Case, ledger: Ledger) -> Workload:
+    """Build a case, compare it with the digests that the package pins, and return it with its exact answers."""
+    ids, table = contract.build(case)
+    answers = contract.exact_answers(ids, table, case.dtype)
+    made = contract.digests(case, ids, table, answers)
+    expected = contract.pinned().get(case.id)
+    problem = None if made == expected else f"{case.id}: got {_brief(made)}, expected {_brief(expected)}"
+    elements = ids.size + table.size + sum(answer.size for answer in answers.values())
+    ledger.record(
+        FIXTURES, ("numpy", "cpu"), "pinned digests", elements=elements, problem=problem, call="build " + case.id
+    )
+    return Workload(
+        id=case.id,
+        dtype=case.dtype,
+        ids=ids,
+        table=table,
+        answers=answers,
+        digests=made.answers,
+        table_digest=made.table,
+        digest_table=functools.partial(contract.table_digest, case, ids),
+        conditions=case.conditions,
+    )
+
+
+def _brief(pinned: contract.Pinned | None) -> str:
+    if pinned is None:
+        return "nothing pinned"
+    parts = {"ids": pinned.ids, "table": pinned.table, **pinned.answers}
+    return ", ".join(f"{name} {digest[:12]}" for name, digest in parts.items())
+
+
+def expect(
+    subjects: list[Subject], verbs: tuple[str, ...], ledger: Ledger, *, refusals: bool, conditions: bool
+) -> None:
+    """Note what a run over these verbs has to compare, so that a comparison left out shows as an error.
+
+    `refusals`: the run includes `examine_bad_ids`; `conditions`: a workload of it has them.
+    """
+    clauses = [("EMB-3", _EXACT), ("EMB-5", _BEFORE), ("EMB-6", _FIRST)]
+    clauses += [(_ACCURACY[verb], _EXACT) for verb in verbs]
+    clauses += [("EMB-4", _EXACT)] if refusals else []
+    clauses += [("EMB-7", _PLAIN)] if conditions else []
+    for subject in subjects:
+        for clause, against in clauses:
+            ledger.expect(clause, subject.where, against)
+    for other in subjects[1:]:
+        for verb in verbs:
+            ledger.expect(_ACCURACY[verb], other.where, "/".join(subjects[0].where))
+
+
+def examine(subject: Subject, work: Workload, ledger: Ledger) -> dict[str, Bits]:
+    """Run a golden on a workload under clauses EMB-1, 2, 3, 5, 6, 7 and 12; return its outputs' bits by verb.
+
+    A verb that gave no output of the right form has none there, and nothing else of it is judged.
+    """
+    framework = subject.framework
+    outputs: dict[str, Bits] = {}
+    inputs = f"inputs on {subject.device}, {work.id}"
+    with framework.precision(work.dtype), _judging(ledger, subject, "EMB-1", _EXACT, inputs):
+        ids = framework.put(work.ids.copy(), None, subject.device)
+        table = framework.put(work.table, work.dtype, subject.device)
+        for verb in work.answers:
+            bench = _Bench(subject, work, verb, ledger)
+            got = bench.accuracy(ids, table)
+            if got is None:
+                continue
+            outputs[verb] = got
+            bench.memory(ids, table)
+            if work.conditions and work.ids.size:
+                bench.invariance(table, got)
+        with _judging(ledger, subject, "EMB-5", _BEFORE, work.id):
+            _purity(subject, work, ids, table, ledger)
+    return outputs
+
+
+class _MisformedError(Exception):
+    """An output has another shape, dtype or device than it must have."""
+
+
+@contextlib.contextmanager
+def _judging(ledger: Ledger, subject: Subject, clause: str, against: str, call: str) -> Iterator[None]:
+    """Record what is raised inside as a problem of the clause: whatever an operator raises is a result to report."""
+    try:
+        yield
+    except _MisformedError as error:
+        ledger.record(clause, subject.where, against, elements=0, problem=str(error), call=call)
+    except Exception as error:
+        ledger.error(clause, subject.where, against, _described(error), call=call)
+
+
+def _described(error: Exception) -> str:
+    """Return the error's type and the first line of its message: frameworks append a page of advice."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def _purity(subject: Subject, work: Workload, ids: Any, table: Any, ledger: Ledger) -> None:
+    kept_ids = np.array_equal(subject.framework.numpy_of(ids), work.ids)
+    kept_table = work.digest_table(subject.framework.bits_of(table)) == work.table_digest
+    changed = [name for name, kept in (("token_ids", kept_ids), ("weight", kept_table)) if not kept]
+    problem = f"{' and '.join(changed)}: got other bits after the calls, expected the same" if changed else None
+    elements = work.ids.size + work.table.size
+    ledger.record("EMB-5", subject.where, _BEFORE, elements=elements, problem=problem, call=work.id)
+
+
+def _formed(framework: Framework, out: Any, wanted: tuple[tuple[int, ...], str, str]) -> Bits:
+    """Return the bits of an output of the right shape, dtype and device.
+
+    Raises:
+        _MisformedError: it has another; comparing it all the same would broadcast, or compare bits of two dtypes.
+    """
+    form = framework.form_of(out)
+    if form != wanted:
+        got, expected = (f"shape {shape}, {dtype}, on {device}" for shape, dtype, device in (form, wanted))
+        raise _MisformedError(f"out: got {got}, expected {expected}")
+    return framework.bits_of(out)
+
+
+class _Bench:
+    """One verb of one subject on one workload."""
+
+    def __init__(self, subject: Subject, work: Workload, verb: str, ledger: Ledger) -> None:
+        self.subject, self.work, self.verb, self.ledger = subject, work, verb, ledger
+        self.framework = subject.framework
+        self.run = getattr(self.framework.golden, verb)
+        self.format = FORMATS[contract.result_dtype(verb, work.dtype)]
+        self.expected = work.answers[verb]
+        self.call = f"{self.framework.NAME}.{verb} on {subject.device}, {work.id}"
+
+    def _record(self, clause: str, against: str, elements: int, problem: object, call: str = "") -> None:
+        text = None if problem is None else str(problem)
+        self.ledger.record(clause, self.subject.where, against, elements=elements, problem=text, call=call or self.call)
+
+    def _judging(self, clause: str, against: str, call: str = "") -> contextlib.AbstractContextManager[None]:
+        return _judging(self.ledger, self.subject, clause, against, call or self.call)
+
+    def _bits(self, out: Any, shape: tuple[int, ...]) -> Bits:
+        return _formed(self.framework, out, (shape, self.format.name, self.subject.device))
+
+    def accuracy(self, ids: Any, table: Any) -> Bits | None:
+        """Form, bits against the exact answer, aliasing, the same bits again; None where nothing can be compared."""
+        got = None
+        with self._judging(_ACCURACY[self.verb], _EXACT):
+            out = self.run(ids, table)
+            with self._judging("EMB-3", _EXACT):
+                # A copy: an operator that hands out the same buffer again would else be compared with itself.
+                got = self._bits(out, self.expected.shape).copy()
+            if got is None:
+                return None
+            self._record("EMB-3", _EXACT, got.size, None)
+            self._record(_ACCURACY[self.verb], _EXACT, got.size, mismatch(got, self.expected, self.format))
+            with self._judging("EMB-5", _BEFORE):
+                shared = [name for name, other in (("token_ids", ids), ("weight", table)) if self._overlap(out, other)]
+                problem = f"out: got memory of {' and '.join(shared)}, expected its own" if shared else None
+                self._record("EMB-5", _BEFORE, got.size, problem)
+            for _ in range(_REPEATS):
+                with self._judging("EMB-6", _FIRST):
+                    again = self._bits(self.run(ids, table), got.shape)
+                    self._record("EMB-6", _FIRST, got.size, mismatch(again, got, self.format))
+        return got
+
+    def _overlap(self, out: Any, other: Any) -> bool:
+        (start, stop), (first, last) = self.framework.memory_of(out), self.framework.memory_of(other)
+        return max(start, first) < min(stop, last)
+
+    def memory(self, ids: Any, table: Any) -> None:
+        """Peak extra memory of a call, where the table is so large that a copy of it could not hide."""
+        limit = int(1.2 * self.expected.nbytes) + _FIXED_OVERHEAD
+        if self.work.table.nbytes < 4 * limit:
+            return
+        with self._judging("EMB-12", "1.2 x output"):
+            peak = self.framework.peak_extra_bytes(self.run, ids, table)
+            problem = f"peak extra memory: got {peak} bytes, expected at most {limit}" if peak > limit else None
+            self._record("EMB-12", "1.2 x output", self.expected.size, problem)
+
+    def invariance(self, table: Any, base: Bits) -> None:
+        """Every condition, its rows put back by key and compared with the plain call's."""
+        flat = self.work.ids.reshape(-1)[:_CONDITION_TOKENS]
+        keys = np.arange(flat.size)
+        rows = base.reshape(self.work.ids.size, -1)[: flat.size]
+        vocab = self.work.table.shape[0]
+        for name, plan in CONDITIONS.items():
+            # Copied, since an operator may write into its ids: they are views of what the plan is given.
+            for group in plan(flat.copy(), keys, vocab):
+                self._compare(name, group, self.run, table, rows)
+        for name, mode in self.framework.modes().items():
+            self._compare(f"mode {name}", [Batch(flat.copy(), keys)], mode(self.run), table, rows)
+
+    def _compare(self, name: str, group: Group, run: Callable[[Any, Any], Any], table: Any, rows: Bits) -> None:
+        call = f"{self.call}, condition {name}"
+        with self._judging("EMB-7", _PLAIN, call):
+            restored = restore(self._parts(group, run, table), rows.shape[0], call)
+            self._record("EMB-7", _PLAIN, restored.size, mismatch(restored, rows, self.format), call)
+
+    def _parts(self, group: Group, run: Callable[[Any, Any], Any], table: Any) -> list[tuple[Keys, Bits]]:
+        """Return the keys and the bits of each batch's rows."""
+        parts = []
+        for batch in group:
+            ids, laid = batch.ids, table
+            if batch.layout != "dense":
+                # Laid out anew are the rows that the tokens use: a large table is not copied.
+                used, places = np.unique(ids, return_inverse=True)
+                view = TABLE_LAYOUTS[batch.layout](self.work.table[used])
+                ids = places.astype(ids.dtype).reshape(ids.shape)
+                laid = self.framework.put(view, self.work.dtype, self.subject.device)
+            out = run(self.framework.put(ids, None, self.subject.device), laid)
+            # Copied, since an operator may hand out the same buffer again.
+            parts.append((batch.keys, self._bits(out, (*ids.shape, self.work.table.shape[1])).copy()))
+        return parts
+
+
+def examine_bad_ids(subject: Subject, dtype: str, ledger: Ledger) -> None:
+    """Hand a golden ids that it must refuse (EMB-4), and a traced one ids that must come back as NaN rows."""
+    framework, fmt = subject.framework, FORMATS[dtype]
+    verbs = [verb for verb in contract.VERBS if verb == "forward" or dtype != "float64"]
+    with framework.precision(dtype):
+        for bad in contract.bad_ids():
+            table = make_table("tagged", bad.vocab, 5, fmt, touched=bad.ids)
+            given = framework.put(bad.ids, None, subject.device), framework.put(table, dtype, subject.device)
+            for verb in verbs:
+                call = f"{framework.NAME}.{verb} on {subject.device}, {dtype} table, {bad.name}"
+                problem = _refusal(getattr(framework.golden, verb), given, bad.error(verb))
+                ledger.record("EMB-4", subject.where, _EXACT, elements=max(bad.ids.size, 1), problem=problem, call=call)
+        for verb in verbs:
+            _examine_poison(subject, verb, dtype, ledger)
+
+
+def _refusal(run: Callable[[Any, Any], Any], given: tuple[Any, Any], expected: Exception) -> str | None:
+    """Return what is wrong with how a call refuses its ids, or None if it raises just what it must."""
+    try:
+        run(*given)
+    except Exception as error:  # the type is what is judged
+        if type(error) is type(expected) and str(error) == str(expected):
+            return None
+        return f"error: got {_described(error)}, expected {_described(expected)}"
+    return f"error: got a result, expected {_described(expected)}"
+
+
+def _examine_poison(subject: Subject, verb: str, dtype: str, ledger: Ledger) -> None:
+    framework = subject.framework
+    traced = framework.traced(getattr(framework.golden, verb))
+    if traced is None:
+        return
+    ids = np.array([[0, 4, 5], [-1, -5, -6], [2**31 - 1, -(2**31), 3]], dtype=np.int32)
+    table = make_table("tagged", 5, 33, FORMATS[dtype], touched=ids)
+    inside = (ids >= 0) & (ids < 5)
+    expected = contract.exact_answers(np.where(inside, ids, 0), table, dtype)[verb].copy()
+    fmt = FORMATS[contract.result_dtype(verb, dtype)]
+    expected[~inside] = fmt.nan
+    call = f"{framework.NAME}.{verb} traced on {subject.device}, {dtype} table, ids out of range"
+    with _judging(ledger, subject, "EMB-4", _EXACT, call):
+        out = traced(framework.put(ids, None, subject.device), framework.put(table, dtype, subject.device))
+        found = mismatch(_formed(framework, out, (expected.shape, fmt.name, subject.device)), expected, fmt)
+        problem = None if found is None else str(found)
+        ledger.record("EMB-4", subject.where, _EXACT, elements=expected.size, problem=problem, call=call)
+
+
+def compare_subjects(
+    first: tuple[Subject, dict[str, Bits]], second: tuple[Subject, dict[str, Bits]], work: Workload, ledger: Ledger
+) -> None:
+    """Compare the outputs of two goldens with each other, verb by verb, where both have one."""
+    (one, expected), (other, got) = first, second
+    for verb in sorted(expected.keys() & got.keys()):
+        found = mismatch(got[verb], expected[verb], FORMATS[contract.result_dtype(verb, work.dtype)])
+        ledger.record(
+            _ACCURACY[verb],
+            other.where,
+            "/".join(one.where),
+            elements=got[verb].size,
+            problem=None if found is None else str(found),
+            call=f"{other.framework.NAME} and {one.framework.NAME} {verb}, {work.id}",
+        )
+
+
+def output_digests(work: Workload, outputs: dict[str, Bits]) -> set[str]:
+    """Return a line for each output: workload, verb, digest. Goldens that agree give the same lines."""
+    lines = set()
+    for verb, got in outputs.items():
+        exact = work.answers[verb]
+        digest = work.digests[verb] if np.array_equal(got, exact) else contract.answer_digest(verb, work.dtype, got)
+        lines.add(f"{work.id} {verb} {digest}")
+    return lines

@@ -1,0 +1,159 @@
+"""Verdicts: what was compared, on what it rests, and the first element that was wrong."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from xref import bits, errors
+from xref.bits import Bits, FloatFormat
+
+__all__ = ["Ledger", "Mismatch", "Outcome", "Report", "Verdict", "mismatch"]
+
+
+class Outcome(enum.StrEnum):
+    """How a clause came out."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    ERROR = "error"
+    SKIP = "skip"
+
+
+class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Elements that are not what they must be: the first of them, and how many there are."""
+
+    index: tuple[int, ...]
+    got: str
+    """Bits in hex."""
+    expected: str
+    ulp: int | None
+    """Steps of representable values between the two; None where either is NaN."""
+    differing: int
+    elements: int
+
+    def __str__(self) -> str:
+        distance = "NaN" if self.ulp is None else f"{self.ulp} ulp"
+        where = ", ".join(map(str, self.index))
+        return (
+            f"out[{where}]: got {self.got}, expected {self.expected}"
+            f" ({distance}; {self.differing} of {self.elements} elements differ)"
+        )
+
+
+def mismatch(got: Bits, expected: Bits, fmt: FloatFormat) -> Mismatch | None:
+    """Return the first difference in bits between two arrays of one shape, or None if there is none."""
+    differs = got != expected
+    count = int(np.count_nonzero(differs))
+    if count == 0:
+        return None
+    index = tuple(int(i) for i in np.unravel_index(int(differs.argmax()), differs.shape))
+    digits = fmt.width // 4
+    return Mismatch(
+        index=index,
+        got=f"0x{int(got[index]):0{digits}x}",
+        expected=f"0x{int(expected[index]):0{digits}x}",
+        ulp=bits.ulp_distance(int(got[index]), int(expected[index]), fmt),
+        differing=count,
+        elements=got.size,
+    )
+
+
+class Verdict(msgspec.Struct, kw_only=True):
+    """How one clause came out for one framework on one device, against one truth."""
+
+    clause: str
+    title: str
+    framework: str
+    device: str
+    against: str
+    """`exact`, `pinned digests`, another framework, or the golden's own plain call."""
+    cases: int = 0
+    elements: int = 0
+    outcome: Outcome = Outcome.PASS
+    problems: list[str] = []
+    """Messages of what failed, the first of each case."""
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """A whole run: what ran, on what, and how it came out."""
+
+    xref: str
+    operator: str
+    contract_version: int
+    subject: str
+    """What was run: a tier of cases, or a checkpoint's tensor."""
+    environment: dict[str, dict[str, str]]
+    """By framework: its version and the devices that ran."""
+    verdicts: list[Verdict]
+    digest: str
+    """SHA-256 over all outputs."""
+    seconds: float
+    statement: str
+    """In words: what was confirmed, by which versions, on how many elements; or what failed."""
+
+    @property
+    def elements(self) -> int:
+        """Elements compared, all clauses together."""
+        return sum(verdict.elements for verdict in self.verdicts)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every clause passed, and something was compared."""
+        return self.elements > 0 and all(verdict.outcome is Outcome.PASS for verdict in self.verdicts)
+
+    def to_json(self) -> str:
+        """Return the report as JSON, indented."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+
+
+class Ledger:
+    """Gathers single results into one verdict for each clause, framework, device and truth."""
+
+    def __init__(self, titles: dict[str, str]) -> None:
+        self._titles = titles
+        self._verdicts: dict[tuple[str, str, str, str], Verdict] = {}
+
+    def expect(self, clause: str, where: tuple[str, str], against: str) -> None:
+        """Note that a comparison must take place: if nothing is ever recorded for it, its verdict is an error."""
+        self._verdict(clause, where, against)
+
+    def record(
+        self, clause: str, where: tuple[str, str], against: str, *, elements: int, problem: str | None, call: str
+    ) -> None:
+        """Add one result: `where` is framework and device, `problem` None for a pass, `call` what ran on what."""
+        verdict = self._verdict(clause, where, against)
+        verdict.cases += 1
+        verdict.elements += elements
+        if problem is not None:
+            verdict.outcome = Outcome.FAIL
+            verdict.problems.append(f"{problem} [{call}]")
+
+    def error(self, clause: str, where: tuple[str, str], against: str, problem: Any, *, call: str) -> None:
+        """Add a result that could not be had: the operator raised."""
+        verdict = self._verdict(clause, where, against)
+        verdict.cases += 1
+        verdict.outcome = Outcome.ERROR
+        verdict.problems.append(errors.message("out", problem, "a result", call))
+
+    def _verdict(self, clause: str, where: tuple[str, str], against: str) -> Verdict:
+        key = (clause, *where, against)
+        if key not in self._verdicts:
+            self._verdicts[key] = Verdict(
+                clause=clause, title=self._titles[clause], framework=where[0], device=where[1], against=against
+            )
+        return self._verdicts[key]
+
+    def verdicts(self) -> list[Verdict]:
+        """Return the verdicts, by clause; one that compared no element is an error, never a pass."""
+        for verdict in self._verdicts.values():
+            if verdict.elements == 0 and verdict.outcome is Outcome.PASS:
+                verdict.outcome = Outcome.ERROR
+                verdict.problems.append(
+                    errors.message("elements", "none compared", "at least one", f"against {verdict.against}")
+                )
+        order = list(self._titles)
+        return sorted(self._verdicts.values(), key=lambda v: (order.index(v.clause), v.framework, v.device, v.against))

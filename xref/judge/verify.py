@@ -1,0 +1,236 @@
+"""`xref verify`: two frameworks confirm the goldens, bit for bit, or the report says where they do not."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import hashlib
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from xref import __version__, bits, errors
+from xref.bits import FORMATS
+from xref.contracts import embedding as contract
+from xref.judge import frameworks, weights
+from xref.judge.run import (
+    FIXTURES,
+    Subject,
+    Workload,
+    compare_subjects,
+    examine,
+    examine_bad_ids,
+    expect,
+    from_case,
+    output_digests,
+)
+from xref.judge.verdict import Ledger, Outcome, Report
+from xref.spec import Tier
+
+__all__ = ["DEVICES", "verify"]
+
+DEVICES = ("auto", "cpu", "cuda", "tpu")
+_CALL = "verify"
+_LARGE = 1 << 28  # bytes
+
+Progress = Callable[[str, int, int], None]
+
+
+def verify(
+    *,
+    tier: str = "standard",
+    framework: tuple[str, ...] = (),
+    device: tuple[str, ...] = ("auto",),
+    dtype: tuple[str, ...] = (),
+    weights_file: Path | None = None,
+    tensor: str | None = None,
+    ids_file: Path | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Run the goldens on fixed-seed cases, or on a checkpoint's table, and compare every element by its bits.
+
+    Args:
+        tier: `smoke`, `standard` or `exhaustive`: how many cases.
+        framework: `torch`, `jax` or both; none named means both, and both must then be installed. One alone is
+            compared with the exact answers and with the digests that the package pins.
+        device: kinds of device, `cpu`, `cuda` or `tpu`; `auto` is the CPU and whatever accelerator a framework has. A
+            framework that has no such kind anywhere (torch and `tpu`) runs on the CPU beside one that has it.
+        dtype: table dtypes; none named means all.
+        weights_file: a safetensors file; its table is then the one case.
+        tensor: the table's name in that file.
+        ids_file: token ids for that table, `.npy` or `.txt`; without it, 8192 ids with both ends among them.
+        progress: called with what is about to run, how many steps are done, and how many there are.
+
+    Returns:
+        The report; `report.ok` says whether everything passed.
+
+    Raises:
+        UsageError: an unknown name, an absent device, an unreadable file.
+        MissingFrameworkError: a framework is not installed; the message has the line that installs it.
+        NothingComparedError: there is no case to run.
+    """
+    begun = time.monotonic()
+    chosen = _choose("tier", (tier,), tuple(Tier))[0]
+    dtypes = _choose("dtype", dtype, tuple(FORMATS))
+    if weights_file is None and (tensor or ids_file):
+        raise errors.UsageError(
+            errors.message("--tensor or --ids", "no --weights", "a safetensors file with them", _CALL)
+        )
+    if weights_file is not None and dtypes:
+        raise errors.UsageError(errors.message("--dtype", dtypes[0], "the file's own dtype, with --weights", _CALL))
+    subjects = _subjects(framework, device)
+    ledger = Ledger({FIXTURES: "inputs as pinned"} | {clause.id: clause.title for clause in contract.CLAUSES})
+    if weights_file is None:
+        steps, what = _fixed_steps(Tier(chosen), dtypes, subjects, ledger), f"{chosen} tier"
+    else:
+        work = _from_weights(weights_file, tensor, ids_file)
+        steps, what = [(work.id, functools.partial(_compare, lambda: work, subjects, ledger))], work.id
+        expect(subjects, tuple(work.answers), ledger, refusals=False, conditions=True)
+    lines: set[str] = set()
+    for done, (name, step) in enumerate(steps):
+        if progress is not None:
+            progress(name, done, len(steps))
+        lines |= step()
+    return _report(subjects, ledger, lines, what, time.monotonic() - begun)
+
+
+def _choose(name: str, given: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
+    for value in given:
+        if value not in allowed:
+            raise errors.UsageError(errors.message(f"--{name}", repr(value), f"one of {', '.join(allowed)}", _CALL))
+    return tuple(dict.fromkeys(given))
+
+
+def _subjects(names: tuple[str, ...], devices: tuple[str, ...]) -> list[Subject]:
+    """Return every framework on every device asked for; raise for what was asked for and is not there."""
+    chosen = _choose("framework", names, frameworks.FRAMEWORKS) or frameworks.FRAMEWORKS
+    kinds = _choose("device", devices, DEVICES) or ("auto",)
+    subjects = []
+    for name in chosen:  # all of them before the first is imported, which takes seconds
+        frameworks.check_installed(name, _CALL)
+    everyone = [frameworks.load(name, _CALL) for name in chosen]
+    for loaded in everyone:
+        present = frameworks.devices(loaded, _CALL)
+        wanted: dict[str, None] = {}
+        for kind in kinds:
+            if kind == "auto":
+                wanted |= dict.fromkeys(present)
+            elif loaded.supports(kind) or not any(other.supports(kind) for other in everyone):
+                wanted[kind] = None
+            else:
+                wanted["cpu"] = None
+        for kind in wanted:
+            if kind not in present:
+                there = f"a device that {loaded.NAME} has here: {', '.join(present)}"
+                raise errors.UsageError(errors.message("--device", kind, there, _CALL))
+            subjects.append(Subject(loaded, kind))
+    return subjects
+
+
+Step = tuple[str, Callable[[], set[str]]]
+"""What runs next, by name, and its run: the lines of its outputs' digests."""
+
+
+def _fixed_steps(tier: Tier, dtypes: tuple[str, ...], subjects: list[Subject], ledger: Ledger) -> list[Step]:
+    refusals: list[Step] = [
+        (f"bad ids, {dtype}", functools.partial(_refuse, subjects, dtype, ledger)) for dtype in dtypes or FORMATS
+    ]
+    cases = contract.cases(tier, dtypes=dtypes)
+    if not cases:
+        raise errors.NothingComparedError(errors.message("cases", "none", f"one or more in the {tier} tier", _CALL))
+    compared: list[Step] = [
+        (case.id, functools.partial(_compare, functools.partial(from_case, case, ledger), subjects, ledger))
+        for case in cases
+    ]
+    verbs = tuple(v for v in contract.VERBS if v == "forward" or any(case.dtype != "float64" for case in cases))
+    expect(subjects, verbs, ledger, refusals=True, conditions=any(case.conditions for case in cases))
+    return refusals + compared
+
+
+def _refuse(subjects: list[Subject], dtype: str, ledger: Ledger) -> set[str]:
+    for subject in subjects:
+        examine_bad_ids(subject, dtype, ledger)
+    return set()
+
+
+def _compare(build: Callable[[], Workload], subjects: list[Subject], ledger: Ledger) -> set[str]:
+    """Run every subject on one workload and compare each with the first; return the lines of all outputs.
+
+    The subjects run side by side, since compilers and kernels leave the interpreter to others while they work; the
+    first one in this thread, where torch's memory profiler wants to be.
+    """
+    work = build()
+    first, *others = subjects
+    with ThreadPoolExecutor(max(len(others), 1)) as pool:
+        running = [pool.submit(examine, subject, work, ledger) for subject in others]
+        expected = examine(first, work, ledger)
+    lines = output_digests(work, expected)
+    for subject, got in zip(others, (future.result() for future in running), strict=True):
+        compare_subjects((first, expected), (subject, got), work, ledger)
+        lines |= output_digests(work, got)
+    if work.table.nbytes > _LARGE:
+        del work
+        gc.collect()  # JAX's arrays hold themselves in cycles, and the next table may be as large
+    return lines
+
+
+def _from_weights(path: Path, tensor: str | None, ids_file: Path | None) -> Workload:
+    name, dtype, table = weights.read_table(path, tensor)
+    if table.size == 0:
+        raise errors.UsageError(errors.message(name, f"shape {table.shape}", "a table with elements", _CALL))
+    ids = weights.read_ids(ids_file, table.shape[0]) if ids_file else weights.default_ids(table.shape[0])
+    answers = contract.exact_answers(ids, table, dtype)
+    return Workload(
+        id=f"{path.name}:{name} ({dtype} {table.shape[0]} x {table.shape[1]}, {ids.size} ids)",
+        dtype=dtype,
+        ids=ids,
+        table=table,
+        answers=answers,
+        digests={verb: contract.answer_digest(verb, dtype, answer) for verb, answer in answers.items()},
+        table_digest=bits.digest(table, dtype),
+        digest_table=lambda elements: bits.digest(elements, dtype),
+        conditions=True,
+    )
+
+
+def _report(subjects: list[Subject], ledger: Ledger, lines: set[str], what: str, seconds: float) -> Report:
+    verdicts = ledger.verdicts()
+    environment: dict[str, dict[str, str]] = {}
+    for subject in subjects:
+        known = environment.setdefault(subject.framework.NAME, {"version": subject.framework.version()})
+        known[subject.device] = subject.framework.describe(subject.device)
+    report = Report(
+        xref=__version__,
+        operator=contract.OPERATOR,
+        contract_version=contract.VERSION,
+        subject=what,
+        environment=environment,
+        verdicts=verdicts,
+        digest=hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest(),
+        seconds=round(seconds, 1),
+        statement="",
+    )
+    report.statement = _statement(report)
+    return report
+
+
+def _statement(report: Report) -> str:
+    ran = [
+        f"{name} {known['version']} on {' and '.join(device for device in known if device != 'version')}"
+        for name, known in report.environment.items()
+    ]
+    failed = [v for v in report.verdicts if v.outcome is not Outcome.PASS]
+    if failed:
+        parts = ", ".join(f"{v.clause} ({v.framework}/{v.device} against {v.against})" for v in failed)
+        return f"Not confirmed: {len(failed)} of {len(report.verdicts)} verdicts did not pass: {parts}."
+    outputs = sum(v.elements for v in report.verdicts if v.clause in ("EMB-1", "EMB-2") and v.against == "exact")
+    pinned = any(v.clause == FIXTURES for v in report.verdicts)
+    how = "each equal to the exact answer"
+    if len(ran) > 1:
+        how += " and to the other"
+    if pinned:
+        how += " and to the digests pinned in the package"
+    alone = "" if len(ran) > 1 else " No second framework confirmed it in this run."
+    who = " and ".join(ran)
+    return f"Confirmed ({report.subject}): {who}, {how}, bit for bit, on {outputs:,} output elements.{alone}"

@@ -1,0 +1,185 @@
+"""What the judge needs of torch: devices, arrays in and out, ways of calling, and the memory that a call takes.
+
+`xref.jax_ops.framework` has the same names; together they are the interface `xref.judge.frameworks.Framework`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler below logs each start and stop to stderr otherwise
+
+import numpy as np
+import torch
+
+from xref.bits import FORMATS
+from xref.torch_ops import embedding as golden
+from xref.torch_ops._arguments import dtype_name
+from xref.torch_ops._widen import integer_view
+
+__all__ = [
+    "NAME",
+    "bits_of",
+    "describe",
+    "devices",
+    "form_of",
+    "golden",
+    "memory_of",
+    "modes",
+    "numpy_of",
+    "peak_extra_bytes",
+    "precision",
+    "put",
+    "settings",
+    "supports",
+    "traced",
+    "version",
+]
+
+NAME = "torch"
+Call = Callable[[Any, Any], Any]
+
+
+def version() -> str:
+    """Return the framework's version, build tag included."""
+    return str(torch.__version__)
+
+
+def devices() -> tuple[str, ...]:
+    """Return the kinds of device that this machine has for torch; ROCm answers to `cuda`, as in torch itself."""
+    return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+
+def supports(device: str) -> bool:
+    """Return whether torch has this kind of device at all, here or elsewhere."""
+    return device in ("cpu", "cuda")
+
+
+def describe(device: str) -> str:
+    """Return the device's product name."""
+    return torch.cuda.get_device_name() if device == "cuda" else "CPU"
+
+
+def put(array: np.ndarray[Any, Any], dtype: str | None, device: str) -> torch.Tensor:
+    """Return a NumPy array as a tensor on the device: same strides, and on a CPU the same memory.
+
+    `dtype` says which table dtype the unsigned integers of `array` mean; None leaves a plain array, such as ids, as
+    it is.
+    """
+    if dtype is not None and array.dtype.itemsize > 1:
+        array = array.view(f"i{array.dtype.itemsize}")
+    # torch knows no read-only memory: it would take a read-only array over as one that it may write.
+    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+    if dtype is not None:
+        tensor = tensor.view(getattr(torch, dtype))
+    return tensor.to(device)
+
+
+def numpy_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a tensor of integers as a NumPy array; on a CPU it is the same memory."""
+    return tensor.detach().cpu().numpy()
+
+
+def bits_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a tensor of a table dtype as the unsigned integers of its elements' bits; on a CPU the same memory."""
+    return numpy_of(integer_view(tensor.detach())).view(FORMATS[dtype_name(tensor.dtype)].uint)
+
+
+def form_of(tensor: Any) -> tuple[tuple[int, ...], str, str]:
+    """Return shape, dtype name and kind of device, or the type's name where a tensor is expected and none came."""
+    if not isinstance(tensor, torch.Tensor):
+        return (), type(tensor).__name__, "none"
+    return tuple(tensor.shape), dtype_name(tensor.dtype), tensor.device.type
+
+
+def memory_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the first address of the tensor's storage and the one past its last."""
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+
+def precision(dtype: str) -> contextlib.AbstractContextManager[None]:
+    """Return the context in which tables of `dtype` exist: torch needs none."""
+    return contextlib.nullcontext()
+
+
+def modes() -> dict[str, Callable[[Call], Call]]:
+    """Return the ways of calling an operator, by name: each takes `(ids, table) -> out` and returns the like."""
+    return {"vmap": _vmapped, "grad-traced": _grad_traced, "compile": _compiled}
+
+
+def traced(call: Call) -> Call | None:
+    """Return `call` with its ids traced, so that it cannot raise on them; torch never does so: None."""
+    return None
+
+
+def _vmapped(call: Call) -> Call:
+    return torch.func.vmap(call, in_dims=(0, None))
+
+
+def _grad_traced(call: Call) -> Call:
+    def run(ids: Any, table: Any) -> Any:
+        return torch.func.vjp(lambda leaf: call(ids, leaf), table)[0]
+
+    return run
+
+
+def _compiled(call: Call) -> Call:
+    def run(ids: Any, table: Any) -> Any:
+        # Traced anew for every table, or Dynamo gives up on one that has seen many dtypes. Tracing is what could
+        # change an operator's meaning; generating code from the trace would need a C++ compiler here.
+        torch.compiler.reset()
+        with warnings.catch_warnings():
+            # Dynamo makes an object of an autograd function, of which torch itself warns.
+            warnings.filterwarnings("ignore", ".*should not be instantiated", DeprecationWarning)
+            return torch.compile(call, backend="eager")(ids, table)
+
+    return run
+
+
+def peak_extra_bytes(call: Call, ids: torch.Tensor, table: torch.Tensor) -> int:
+    """Return the most memory that a call held at once beyond its inputs, its output included, in bytes.
+
+    On a CPU every allocation of torch's is counted by its profiler; on a GPU by the caching allocator's peak.
+    """
+    call(ids, table)  # what is allocated once, such as a library's handle, is not the call's
+    if table.device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call(ids, table)
+        torch.cuda.synchronize()
+        return int(torch.cuda.max_memory_allocated() - before)
+    return max(_running_totals(call, ids, table), default=0)
+
+
+def _running_totals(call: Call, ids: torch.Tensor, table: torch.Tensor) -> Iterator[int]:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        call(ids, table)
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        profile.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text())["traceEvents"]
+    allocations = [event for event in events if event["name"] == "[memory]"]
+    total = 0
+    for event in sorted(allocations, key=lambda event: (event["ts"], event["args"]["Ev Idx"])):
+        total += event["args"]["Bytes"]
+        yield total
+
+
+def settings() -> dict[str, str]:
+    """Return the settings that change what kernels compute or when they differ, by name."""
+    return {
+        "threads": str(torch.get_num_threads()),
+        "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()),
+        "TF32 matrix products": str(torch.backends.cuda.matmul.allow_tf32),
+        "CUDA build": str(torch.version.cuda),
+        "ROCm build": str(torch.version.hip),
+    }
