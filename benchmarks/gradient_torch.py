@@ -101,7 +101,9 @@ def main() -> None:
         if device.type == "cuda":
             dense = size * arguments.hidden * dtype.itemsize / 2**20
             extra = peak_mib(rows["grad_weight"], device) - dense
-            print(f"| | grad_weight beyond its result: {extra:.0f} MiB, the cotangent: {cotangent.nbytes / 2**20:.0f} MiB | | |")
+            print(
+                f"| | grad_weight beyond its result: {extra:.0f} MiB, the cotangent: {cotangent.nbytes / 2**20:.0f} MiB | | |"
+            )
 
 
 if __name__ == "__main__":

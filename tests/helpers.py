@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +37,11 @@ WIDE_VERBS = tuple(param for param in VERBS if param.values[1] not in NARROW_DTY
 HIDDEN = (1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 65, 100, 256, 1024)
 """Widths of rows: whole vectors of the CPU's, one less and one more, and less than one."""
 
+ignore_dynamo_warning = pytest.mark.filterwarnings(
+    "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning"
+)
+"""Dynamo makes an instance of torch.autograd.Function where it traces one, and torch warns of that: its own affair."""
+
 derandomised = settings(derandomize=True, deadline=None, max_examples=200)
 """The same draws in every run; no clock decides."""
 
@@ -46,9 +51,12 @@ def load(framework: str) -> ModuleType:
     return importlib.import_module(f"xref.{framework}_ops.framework")
 
 
-def exactly(message: str) -> str:
-    """Return the pattern that matches this message, to the letter and nothing around it."""
-    return f"^{re.escape(message)}$"
+@contextlib.contextmanager
+def raises(error: type[Exception], message: str) -> Iterator[None]:
+    """Expect an exception of just this type, with this message to the letter."""
+    with pytest.raises(error) as caught:
+        yield
+    assert (type(caught.value), str(caught.value)) == (error, message)
 
 
 def random_bits(shape: tuple[int, ...], fmt: FloatFormat, *, seed: int = 0) -> Bits:
@@ -98,6 +106,29 @@ def as_floats(elements: Bits, dtype: str) -> np.ndarray[Any, Any]:
     """Return elements as float64 values, each exact: the numbers that the bits stand for."""
     with np.errstate(invalid="ignore"):
         return bits.from_bits(elements, dtype).astype(np.float64)
+
+
+def call_golden(framework: ModuleType, verb: str, ids: np.ndarray[Any, Any], elements: Bits, dtype: str) -> Any:
+    """Return a golden's result for NumPy ids and the bits of a table, both put on the CPU."""
+    return getattr(framework.golden, verb)(framework.put(ids, None, "cpu"), framework.put(elements, dtype, "cpu"))
+
+
+def run_golden(framework: ModuleType, verb: str, ids: np.ndarray[Any, Any], elements: Bits, dtype: str) -> Bits:
+    """Return the bits of a golden's result for NumPy ids and the bits of a table."""
+    with framework.precision(dtype):
+        return framework.bits_of(call_golden(framework, verb, ids, elements, dtype))
+
+
+def values(numbers: Any, dtype: str) -> Bits:
+    """Return the bits of numbers in a table dtype."""
+    return bits.as_bits(np.array(numbers, NUMPY_DTYPES[dtype]))
+
+
+def refuses_ids(told: str, vocab: int, verb: str) -> contextlib.AbstractContextManager[None]:
+    """Expect the `IndexError` of clause EMB-4; `told` is `2 of 3, the first at position (1,) with value 5`."""
+    count, _, first = told.partition(", ")
+    got = f"{count} ids out of range, {first}"
+    return raises(IndexError, f"token_ids: got {got}, expected 0 <= id < V={vocab} [{verb}]")
 
 
 # Where the same elements may lie in memory: each takes a dense array of two dimensions, and returns a new one's view.

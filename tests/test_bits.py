@@ -7,7 +7,7 @@ import hashlib
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import DTYPES, NARROW_DTYPES, NUMPY_DTYPES, as_floats, derandomised, exactly, random_bits, special_patterns
+from helpers import DTYPES, NARROW_DTYPES, NUMPY_DTYPES, as_floats, derandomised, raises, random_bits, special_patterns
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -277,13 +277,13 @@ def test_digest_changes_with_any_single_bit_name_shape_or_order():
 
 def test_a_float_of_no_table_dtype_has_no_bits_here():
     message = f"array: got complex64, expected one of {KNOWN} [bits.as_bits]"
-    with pytest.raises(TypeError, match=exactly(message)):
+    with raises(TypeError, message):
         bits.as_bits(np.zeros(2, np.complex64))
 
 
 def test_an_unknown_format_is_refused_with_the_list_of_known_ones():
     message = f"dtype: got int8, expected one of {KNOWN} [bits.format_of]"
-    with pytest.raises(TypeError, match=exactly(message)):
+    with raises(TypeError, message):
         bits.format_of("int8")
 
 
@@ -293,5 +293,5 @@ def test_an_unknown_format_is_refused_with_the_list_of_known_ones():
 )
 def test_bits_of_another_width_or_kind_are_refused(given_dtype, named):
     message = f"bits: got {named}, expected uint16 for bfloat16 [bits.from_bits]"
-    with pytest.raises(TypeError, match=exactly(message)):
+    with raises(TypeError, message):
         bits.from_bits(np.zeros(2, given_dtype), "bfloat16")

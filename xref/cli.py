@@ -85,7 +85,9 @@ def _with_progress(
     ids: Path | None,
 ) -> Report:
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=_console(stderr=True), transient=True) as bar:
+    console = _console(stderr=True)
+    # Without a terminal there is nothing to draw on: it would leave an empty line before an error's one.
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("loading", total=None)
         return run_verify(
             tier=tier,
@@ -119,4 +121,4 @@ def _root(*, version: Annotated[bool, typer.Option("--version", help="Show the v
 
 def main() -> None:
     """Run the command line."""
-    app()
+    app(prog_name="xref")

@@ -6,6 +6,7 @@ import importlib.metadata
 import platform
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from xref import __version__, errors
@@ -43,5 +44,5 @@ def table() -> Table:
     for heading in ("of", "what", "value"):
         shown.add_column(heading, overflow="fold")
     for row in findings():
-        shown.add_row(*row)
+        shown.add_row(*map(escape, row))
     return shown

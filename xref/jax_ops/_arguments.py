@@ -27,8 +27,8 @@ def check_weight(weight: Any, call: str, *, widened: bool) -> FloatFormat:
     """Return the element format of `weight` if it is a `[V, H]` table of a contract dtype.
 
     Raises:
-        TypeError: not an array, a dtype outside the contract, or float64 where it is to be `widened` to float32 or
-            where JAX would narrow it (x64 is off).
+        TypeError: not an array, a dtype outside the contract, of the other byte order, or float64 where it is to be
+            `widened` to float32 or where JAX would narrow it (x64 is off).
         ValueError: not two-dimensional.
     """
     if not isinstance(weight, _ARRAYS):
@@ -40,6 +40,8 @@ def check_weight(weight: Any, call: str, *, widened: bool) -> FloatFormat:
         raise errors.bad_type("weight", "dtype float64", "a dtype that float32 can hold", call)
     if name == "float64" and jax.dtypes.canonicalize_dtype(weight.dtype) != weight.dtype:
         raise errors.bad_type("weight", "dtype float64", "jax_enable_x64, or JAX would narrow it to float32", call)
+    if not weight.dtype.isnative:
+        raise errors.bad_type("weight", f"dtype {weight.dtype}", "the machine's own byte order", call)
     if weight.ndim != 2:
         raise errors.bad_value("weight", f"shape {weight.shape}", "shape [V, H]", call)
     return FORMATS[name]

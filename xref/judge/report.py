@@ -23,7 +23,9 @@ def show(report: Report, console: Console) -> None:
     """Print the verdicts as a table, the first problems of each that did not pass, the statement and the digest."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("clause", "framework", "device", "compared with", "cases", "elements", "verdict"):
-        table.add_column(heading, justify="right" if heading in ("cases", "elements") else "left", no_wrap=True)
+        # Where the terminal is narrow, words go on in the next line; numbers and verdicts are never cut.
+        number = heading in ("cases", "elements")
+        table.add_column(heading, justify="right" if number else "left", no_wrap=number or heading == "verdict")
     for verdict in report.verdicts:
         style = _STYLES[verdict.outcome]
         table.add_row(

@@ -11,30 +11,31 @@ from xref import errors
 from xref.bits import FloatFormat
 from xref.torch_ops import _arguments, _digits
 from xref.torch_ops._bins import Sums, segment_sums
-from xref.torch_ops._rounding import overlaid
+from xref.torch_ops._rounding import integer_dtype, overlaid
 from xref.torch_ops._segments import block_size, blocks, by_row, flat_bits
-from xref.torch_ops._widen import integer_view
 
 __all__ = ["GradAccumulator"]
 
 _VERSION = 1
-# After this many additions the digits are carried, so that int64 holds them: one adds less than 2**40 to a digit (at most 2**7 bins a
-# block, each less than 2**33).
+# After this many additions the digits are carried, so that int64 holds them: one addition changes a digit by less than
+# 2**40 (a block has fewer than 2**7 bins, and each changes a digit by less than 2**33).
 _MOST_UNCARRIED = 2**20
 # Digits that sums of contract formats can have: from the smallest float64 subnormal to the headroom above its largest.
 _PLACES = range(-34, 34)
 
 
 class GradAccumulator:
-    """The exact gradient of a `[V, H]` table over any number of calls; the bits of `result` are those of one `grad_weight` on all.
+    """The exact gradient of a `[V, H]` table over any number of calls, rounded once when it is asked for.
 
-    What it holds is integers, for the rows that a token named. An element is a fixed-point number of K digits of 32 bits:
-    `digits[k, r, h]` weighs `2**(32 * (lowest + k))`, and K covers the exponents that occurred (3 or 4 on ordinary data, so
-    about 8 * K bytes an element). Once a special occurred, `specials[0, r, h]` is 1 where a NaN or +inf came, and
-    `specials[1, r, h]` where a NaN or -inf came. To merge is to line up rows and places and to add the integers: what an
-    all-reduce with SUM over int64 does. The same tokens give the same integers in any order and any split.
-
+    The bits of `result` are those of one `grad_weight` on all the tokens, in whatever order and pieces they came.
     Cotangents may be of different dtypes from call to call.
+
+    What it holds is integers, for the rows that a token named. An element is a fixed-point number of K digits of 32
+    bits: `digits[k, r, h]` weighs `2**(32 * (lowest + k))`, and K covers the exponents that occurred (3 or 4 on
+    ordinary data, so about 8 * K bytes an element). Once a special occurred, `specials[0, r, h]` is 1 where a NaN or
+    +inf came, and `specials[1, r, h]` where a NaN or -inf came. To merge is to line up rows and places and to add the
+    integers: what an all-reduce with SUM over int64 does. The same tokens give the same integers in any order and
+    any split.
     """
 
     def __init__(
@@ -78,15 +79,15 @@ class GradAccumulator:
         source = _arguments.check_cotangent(cotangent, token_ids, call, hidden=self.hidden)
         if cotangent.device != self._rows.device:
             raise errors.bad_value("cotangent", f"device {cotangent.device}", f"the sums', {self._rows.device}", call)
-        if self.validate:
-            _arguments.check_range(token_ids, self.vocab_size, call)
         segments = by_row(token_ids, self.vocab_size, self.padding_idx)
+        if self.validate and segments.out_of_range:
+            _arguments.check_range(token_ids, self.vocab_size, call)
         self._add_rows(segments.rows)
         slots = torch.searchsorted(self._rows, segments.rows)
         bits = flat_bits(cotangent)
         for block in blocks(segments, self.hidden):
             elements = bits[:, block.columns].index_select(0, segments.positions[block.tokens])
-            sums = segment_sums(elements, segments.within(block), block.size, block.count, source)
+            sums = segment_sums(elements, segments.within(block), block.size, block.longest, source)
             self._add_sums(sums, slots[block.segments], block.columns)
         self._added()
 
@@ -113,22 +114,25 @@ class GradAccumulator:
             TypeError: a dtype outside the contract.
         """
         target = _arguments.check_dtype(dtype, "GradAccumulator.result")
-        out = self._rows.new_zeros((self.vocab_size, self.hidden), dtype=dtype)
+        out = self._rows.new_zeros((self.vocab_size, self.hidden), dtype=integer_dtype(target))
         for rows, codes in self._rounded(target):
-            integer_view(out).index_copy_(0, self._rows[rows], codes)
-        return out
+            out.index_copy_(0, self._rows[rows], codes)
+        return out.view(dtype)
 
     def result_rows(self, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the rows of `result` that a token named: ids int64 `[R]`, ascending, and rows `[R, H]`; no `[V, H]` buffer.
+        """Return the rows of `result` that a token named, without a `[V, H]` buffer.
+
+        Returns:
+            `(row_ids, rows)`: int64 `[R]`, ascending, each id once; and `[R, H]` of `dtype`.
 
         Raises:
             TypeError: a dtype outside the contract.
         """
         target = _arguments.check_dtype(dtype, "GradAccumulator.result_rows")
-        out = self._rows.new_zeros((self._rows.numel(), self.hidden), dtype=dtype)
+        out = self._rows.new_empty((self._rows.numel(), self.hidden), dtype=integer_dtype(target))
         for rows, codes in self._rounded(target):
-            integer_view(out)[rows] = codes
-        return self._rows.clone(), out
+            out[rows] = codes
+        return self._rows.clone(), out.view(dtype)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums as plain integers and int64 tensors of their own, for `torch.save` or another rank.
@@ -149,26 +153,25 @@ class GradAccumulator:
         """Replace the sums by those of a `state_dict`, whose tensors are copied; digits summed over ranks will do.
 
         Raises:
-            ValueError: another version, vocab_size, hidden or padding_idx, or tensors that do not fit; the sums stay as they were.
+            ValueError: another version, vocab_size, hidden or padding_idx, or tensors that do not fit; the sums stay
+                as they were.
         """
         call = "GradAccumulator.load_state_dict"
         self._check_same(state, "state", call)
-        rows, digits, specials = state.get("row_ids"), state.get("digits"), state.get("specials")
-        shape = (rows.numel() if isinstance(rows, torch.Tensor) else 0, self.hidden)
-        self._check_tensor("row_ids", rows, (shape[0],), call)
-        self._check_tensor("digits", digits, ("K", *shape), call)
-        if specials is not None:
-            self._check_tensor("specials", specials, (2, *shape), call)
+        row_ids = _checked(state, "row_ids", ("R",), call)
+        shape = (row_ids.numel(), self.hidden)
+        digits = _checked(state, "digits", ("K", *shape), call)
+        specials = None if state.get("specials") is None else _checked(state, "specials", (2, *shape), call)
         lowest = state.get("lowest")
         places = range(lowest, lowest + digits.shape[0]) if isinstance(lowest, int) else range(0)
         if not places or places[0] not in _PLACES or places[-1] not in _PLACES:
             got = f"lowest {lowest!r} with {digits.shape[0]} digits"
             raise errors.bad_value("state", got, f"digits from {_PLACES[0]} to {_PLACES[-1]}", call)
-        edges = torch.cat((rows.new_tensor([-1]), rows, rows.new_tensor([self.vocab_size])))
+        edges = torch.cat((row_ids.new_tensor([-1]), row_ids, row_ids.new_tensor([self.vocab_size])))
         if not bool((edges.diff() > 0).all()):
             raise errors.bad_value("state", "row_ids in disorder", f"ascending ids in [0, V={self.vocab_size})", call)
         self._clear()
-        self._merge(rows, state["lowest"], digits, specials)
+        self._merge(row_ids, places[0], digits, specials)
 
     def _clear(self) -> None:
         self._rows = self._rows.new_empty(0)
@@ -191,18 +194,9 @@ class GradAccumulator:
             if type(got) is not type(expected) or got != expected:
                 raise errors.bad_value(where, f"{key} {got}", f"{key} {expected}", call)
 
-    @staticmethod
-    def _check_tensor(key: str, tensor: object, shape: tuple[int | str, ...], call: str) -> None:
-        if not isinstance(tensor, torch.Tensor):
-            raise errors.bad_value("state", f"{key} of type {type(tensor).__name__}", "an int64 tensor", call)
-        fits = tensor.dim() == len(shape) and all(e in ("K", s) for e, s in zip(shape, tensor.shape, strict=True))
-        if tensor.dtype != torch.int64 or not fits:
-            got = f"{key} {_arguments.dtype_name(tensor.dtype)} {tuple(tensor.shape)}"
-            raise errors.bad_value("state", got, f"int64 ({', '.join(map(str, shape))})", call)
-
     def _add_rows(self, rows: torch.Tensor) -> None:
         """Make room for these row ids, any order, with sums of zero."""
-        united = torch.cat((self._rows, rows)).unique()
+        united: torch.Tensor = torch.unique(torch.cat((self._rows, rows)))
         if united.numel() == self._rows.numel():
             return
         slots = torch.searchsorted(united, self._rows)
@@ -256,24 +250,38 @@ class GradAccumulator:
     def _carry(self) -> None:
         """Bring digits and specials into their range; the sums stay the same."""
         if self._uncarried:
-            for digits in self._digits.split(self._step(), dim=1):
-                _digits.carry(digits)
+            for rows in self._slices():
+                _digits.carry(self._digits[:, rows])
             if self._specials is not None:
                 self._specials.clamp_(max=1)
             self._uncarried = 0
 
-    def _step(self) -> int:
-        """Return how many rows to take at a time."""
-        return max(block_size(self._rows.device) // max(self.hidden, 1), 1)
+    def _slices(self) -> Iterator[slice]:
+        """Yield the held rows, some at a time, so that temporaries stay small beside the sums."""
+        step = max(block_size(self._rows.device) // max(self.hidden, 1), 1)
+        for first in range(0, self._rows.numel(), step):
+            yield slice(first, first + step)
 
     def _rounded(self, target: FloatFormat) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield `(rows, codes)`: a slice of the held rows and the bits of their sums rounded to `target`."""
         self._carry()
-        step = self._step()
-        for first in range(0, self._rows.numel(), step):
-            rows = slice(first, first + step)
+        for rows in self._slices():
             codes = _digits.rounded(self._digits[:, rows], self._lowest, target)
             yield rows, overlaid(codes, None if self._specials is None else _as_float(self._specials[:, rows]), target)
+
+
+def _checked(state: Mapping[str, Any], key: str, shape: tuple[int | str, ...], call: str) -> torch.Tensor:
+    """Return the int64 tensor of that name and shape, where a letter stands for any size; else raise `ValueError`."""
+    tensor = state.get(key)
+    if not isinstance(tensor, torch.Tensor):
+        raise errors.bad_value("state", f"{key} of type {type(tensor).__name__}", "an int64 tensor", call)
+    fits = tensor.dim() == len(shape) and all(
+        isinstance(e, str) or e == s for e, s in zip(shape, tensor.shape, strict=True)
+    )
+    if tensor.dtype != torch.int64 or not fits:
+        got = f"{key} {_arguments.dtype_name(tensor.dtype)} {tuple(tensor.shape)}"
+        raise errors.bad_value("state", got, f"int64 ({', '.join(map(str, shape))})", call)
+    return tensor
 
 
 def _counted(special: torch.Tensor) -> torch.Tensor:

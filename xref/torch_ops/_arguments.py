@@ -1,4 +1,4 @@
-"""What the torch golden demands of its arguments (clauses EMB-3, EMB-4 and EMB-8), checked before anything is computed."""
+"""What the torch golden demands of its arguments (EMB-3, EMB-4, EMB-8), checked before anything is computed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Exact sums as integers: digits of 32 bits, in int64, on one fixed grid.
 
-Digit j of a sum weighs 2**(32 j). Between calls every digit but the top one lies in [0, 2**32), and the top one has
-the sign: each sum then has one representation, whatever the order of what went into it. Digits of equal place add as
-integers, so sums from different ranks add by adding their digits (`carry` afterwards restores the range; int64 leaves
-room for 2**30 of them). `digits` is `[K, R, C]` everywhere, the digits `lowest` to `lowest + K - 1` of `[R, C]` sums.
+Digit j of a sum weighs 2**(32 j). Carried, every digit but the top one lies in [0, 2**32), and the top one has the
+sign: each sum then has one representation, whatever the order of what went into it. Digits of one place add as
+integers, so the sums of several ranks add by adding their digits, and int64 leaves room for 2**30 of them before the
+next carry. `digits` is `[K, R, C]` everywhere: the digits `lowest` to `lowest + K - 1` of `[R, C]` sums.
 """
 
 from __future__ import annotations
@@ -16,30 +16,33 @@ from xref.torch_ops._rounding import collapse, encode_pair, overlaid
 
 __all__ = ["add_bin", "carry", "rounded", "rounded_sums", "window"]
 
-BASE_BITS = 32
-_MASK = (1 << BASE_BITS) - 1
+_BITS = 32
+_MASK = (1 << _BITS) - 1
 # The top digit starts at least 8 bits above the largest element: a sum of n elements has a top digit below n / 2**8.
 _HEADROOM = 40
-# Digits -31 to 28 can be summed in float64 as they are. Else a sum of magnitude 1 or more is rounded from its digits -12 and up,
-# scaled down by 600, and the rest from digits -1 and down, scaled up: see `rounded`.
+# Digits -31 to 28 are float64 as they are, with room to add them. For others `_rounded_wide` scales by 600 and needs
+# digits from -12 up to round a sum of magnitude 1 or more.
 _LOWEST, _HIGHEST, _SCALE, _GUARD = -31, 28, 600, -12
 
 
 def window(top: int, bottom: int) -> tuple[int, int]:
-    """Return `(lowest, K)` for sums of fewer than 2**60 elements, each below `2**top` and a multiple of `2**bottom`."""
-    lowest = bottom // BASE_BITS
-    return lowest, (top + _HEADROOM) // BASE_BITS - lowest + 1
+    """Return `(lowest, K)` for sums of up to 2**60 elements, each below `2**top` and a multiple of `2**bottom`."""
+    lowest = bottom // _BITS
+    return lowest, (top + _HEADROOM) // _BITS - lowest + 1
 
 
 def add_bin(digits: torch.Tensor, lowest: int, part: Bin, slots: torch.Tensor) -> None:
-    """Add a bin to the sums at `slots`, all different, in place and without carrying: a digit changes by less than 2**33."""
-    value = (part.total * 2.0**-part.unit).to(torch.int64)
-    place, offset = divmod(part.unit - part.scale, BASE_BITS)
+    """Add a bin, `[S, C]`, to the sums at `slots`, `[S]` int64 and all different: in place, without carrying.
+
+    No digit but the top one changes by 2**33 or more.
+    """
+    value = (part.total * 2.0**-part.unit).to(torch.int64)  # at most 2**53, exact
+    place, offset = divmod(part.unit - part.scale, _BITS)
     place -= lowest
     last = min(place + 2, digits.shape[0] - 1)
     for k in range(place, last):
         digits[k].index_add_(0, slots, (value << offset) & _MASK)
-        value = value >> (BASE_BITS - offset)
+        value = value >> (_BITS - offset)
         offset = 0
     digits[last].index_add_(0, slots, value << offset)
 
@@ -47,7 +50,7 @@ def add_bin(digits: torch.Tensor, lowest: int, part: Bin, slots: torch.Tensor) -
 def carry(digits: torch.Tensor) -> torch.Tensor:
     """Bring every digit but the top one into `[0, 2**32)`, in place; the sums stay the same. Returns `digits`."""
     for k in range(digits.shape[0] - 1):
-        digits[k + 1] += digits[k] >> BASE_BITS
+        digits[k + 1] += digits[k] >> _BITS
         digits[k] &= _MASK
     return digits
 
@@ -55,36 +58,8 @@ def carry(digits: torch.Tensor) -> torch.Tensor:
 def rounded(digits: torch.Tensor, lowest: int, target: FloatFormat) -> torch.Tensor:
     """Return the bits of the sums, carried, rounded once to `target`: `[R, C]` in the integer dtype of its width."""
     if lowest >= _LOWEST and lowest + digits.shape[0] - 1 <= _HIGHEST:
-        return encode_pair(*collapse(_bins(digits, lowest, 0)), target)
+        return encode_pair(*collapse(_as_bins(digits, lowest, 0)), target)
     return _rounded_wide(digits, lowest, target)
-
-
-def _bins(digits: torch.Tensor, lowest: int, scale: int) -> list[torch.Tensor]:
-    """Return what the digits stand for, times `2**scale`, as float64 from the top down."""
-    places = range(lowest, lowest + digits.shape[0])
-    return [d.to(torch.float64).mul_(2.0 ** (BASE_BITS * j + scale)) for j, d in zip(places, digits, strict=True)][::-1]
-
-
-def _rounded_wide(digits: torch.Tensor, lowest: int, target: FloatFormat) -> torch.Tensor:
-    """Return what `rounded` does where float64 cannot hold all the digits at one scale.
-
-    A magnitude of 1 or more has its leading bit in digit 0 or above, so what decides is in the digits from -12 up and
-    in whether anything is left below: a bit under digit -12 stands for that. For a magnitude below 1, digits 0 and above are zero.
-    """
-    negative = digits[-1] < 0
-    sign = 1.0 - 2.0 * negative.to(torch.float64)
-    magnitude = carry(torch.where(negative, -digits, digits))
-    zero = torch.zeros_like(sign)
-
-    def encoded(bins: list[torch.Tensor], scale: int) -> torch.Tensor:
-        hi, lo = collapse([*bins, zero])
-        return encode_pair(hi * sign, lo * sign, target, scale=-scale)
-
-    first, point = max(_GUARD - lowest, 0), max(-lowest, 0)
-    sticky = (magnitude[:first] != 0).any(0).to(torch.float64).mul_(2.0 ** (BASE_BITS * (_GUARD - 1) - _SCALE))
-    large = encoded([*_bins(magnitude[first:], lowest + first, -_SCALE), sticky], -_SCALE)
-    small = encoded(_bins(magnitude[:point], lowest, _SCALE), _SCALE)
-    return torch.where((magnitude[point:] != 0).any(0), large, small)
 
 
 def rounded_sums(sums: Sums, target: FloatFormat) -> torch.Tensor:
@@ -95,8 +70,39 @@ def rounded_sums(sums: Sums, target: FloatFormat) -> torch.Tensor:
     else:
         lowest, places = window(sums.top, sums.bottom)
         digits = torch.zeros((places, *totals[0].shape), dtype=torch.int64, device=totals[0].device)
-        everywhere = torch.arange(totals[0].shape[0], device=totals[0].device)
+        everywhere = torch.arange(digits.shape[1], device=digits.device)
         for part in sums.bins:
             add_bin(digits, lowest, part, everywhere)
         codes = rounded(carry(digits), lowest, target)
     return overlaid(codes, sums.special, target)
+
+
+def _as_bins(digits: torch.Tensor, lowest: int, scale: int) -> list[torch.Tensor]:
+    """Return what the digits stand for, times `2**scale`, as float64 from the top down."""
+    bins = [
+        digit.to(torch.float64).mul_(2.0 ** (_BITS * place + scale)) for place, digit in enumerate(digits, start=lowest)
+    ]
+    return bins[::-1]
+
+
+def _rounded_wide(digits: torch.Tensor, lowest: int, target: FloatFormat) -> torch.Tensor:
+    """Return what `rounded` does where float64 cannot hold all the digits at one scale.
+
+    A magnitude of 1 or more has its leading bit in digit 0 or above, so what decides is in the digits from -12 up and
+    in whether anything is left below: a bit under digit -12 stands for that. A magnitude below 1 has nothing but
+    zeros in the digits 0 and above. Both are computed, the one scaled down and the other up, and the right one taken.
+    """
+    negative = digits[-1] < 0
+    sign = 1.0 - 2.0 * negative.to(torch.float64)
+    magnitude = carry(torch.where(negative, -digits, digits))
+    zero = torch.zeros_like(sign)
+
+    def encoded(bins: list[torch.Tensor], scale: int) -> torch.Tensor:
+        hi, lo = collapse([*bins, zero, zero])
+        return encode_pair(hi * sign, None if lo is None else lo * sign, target, scale=-scale)
+
+    first, point = max(_GUARD - lowest, 0), max(-lowest, 0)
+    rest = (magnitude[:first] != 0).any(0).to(torch.float64).mul_(2.0 ** (_BITS * (_GUARD - 1) - _SCALE))
+    large = encoded([*_as_bins(magnitude[first:], lowest + first, -_SCALE), rest], -_SCALE)
+    small = encoded(_as_bins(magnitude[:point], lowest, _SCALE), _SCALE)
+    return torch.where((magnitude[point:] != 0).any(0), large, small)

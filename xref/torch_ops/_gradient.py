@@ -1,29 +1,28 @@
-"""The exact gradient of the token embedding: each row's cotangents summed exactly, rounded once (clauses EMB-8 to EMB-12).
+"""The exact gradient of the token embedding: a row's cotangents summed exactly, then rounded once (EMB-8 to EMB-12).
 
 Why it exists: a framework's own gradient is no truth to compare with. It sums in the table's dtype, so that a
-bfloat16 row stops growing at 256, and its bits depend on the order of the tokens, on the number of threads, and on some
-devices on the run. An exact sum depends on none of these: order, split, padding by zeros, device and thread count
-cannot change it, and neither can torch's deterministic or flush-denormal modes, which the arithmetic keeps clear of.
+bfloat16 row stops growing at 256, and its bits depend on the order of the tokens, on the number of threads, and on
+some devices on the run. An exact sum depends on none of these: order, split, padding by zeros, device and thread
+count cannot change it, and neither can torch's deterministic, default-dtype or flush-denormal settings.
 
 How: the tokens are grouped by row (`_segments`), the groups summed block by block in float64 bins whose additions are
-proven exact (`_bins`), and each sum rounded by integer operations (`_rounding`); sums of more than two bins and those of
-an accumulator are kept as integers in between (`_digits`).
+proven exact (`_bins`), and each sum rounded once (`_rounding`). Sums that take more than two bins, and those of an
+accumulator, are integers in between (`_digits`).
 
-Not promised: differentiation through the gradient, more than 2**60 tokens, and, on a GPU, that nothing waits: the
-number of rows, their counts and the exponents of each block are read back.
+Not promised: differentiation through the gradient, `vmap`, more than 2**60 tokens, and, on a GPU, that nothing
+waits: the count of every row's tokens and the exponents of every block are read back.
 """
 
 from __future__ import annotations
 
 import torch
 
-from xref.bits import FORMATS, FloatFormat
+from xref.bits import FloatFormat
 from xref.torch_ops import _arguments, _digits
 from xref.torch_ops._accumulator import GradAccumulator
 from xref.torch_ops._bins import segment_sums, widened
-from xref.torch_ops._rounding import copied, encode
+from xref.torch_ops._rounding import copied, encode, integer_dtype
 from xref.torch_ops._segments import Segments, blocks, by_row, flat_bits
-from xref.torch_ops._widen import integer_view
 
 __all__ = ["GradAccumulator", "grad_rows", "grad_weight"]
 
@@ -40,22 +39,22 @@ def grad_weight(
     padding_idx: int | None = None,
     validate: bool = True,
 ) -> torch.Tensor:
-    """Return the gradient of the table: row v is the exact sum of the cotangents of v's tokens, each element rounded once.
+    """Return the gradient of the table: row v is the exact sum of its tokens' cotangents, each element rounded once.
+
+    The temporaries grow with the tokens times H; the result is the only tensor of the size of the table.
 
     Args:
         token_ids: any shape `S`, 0-dimensional and empty included; any integer dtype.
-        cotangent: `S + (H,)`, any strides, on the ids' device; a dtype of the contract.
+        cotangent: `S + (H,)`, any strides, on the ids' device; any dtype of the contract.
         vocab_size: V, the rows of the table.
-        dtype: of the result, any dtype of the contract; the cotangent's if None.
+        dtype: of the result, any of the contract; the cotangent's if None.
         padding_idx: a row whose tokens do not count; it stays +0.
-        validate: check that every id is in `[0, V)`, which waits for the device once. Without it a bad id adds nothing.
+        validate: raise for ids outside `[0, V)`. Without it they add nothing.
 
     Returns:
-        `[V, H]`, contiguous, on the cotangent's device. Rows that no token names are +0, and so is an exact zero
-        sum. A NaN, or infinities of both signs, give the canonical quiet NaN, infinities of one sign that infinity, and a
-        sum too large what round-to-nearest gives: an infinity (float8_e4m3fn: its NaN for all of these).
-
-    The temporaries grow with the tokens times H, and no other is the size of the table.
+        `[V, H]`, contiguous, on the cotangent's device. Rows that no token names are +0, and so is an exact zero sum.
+        A NaN, or infinities of both signs, give the canonical quiet NaN, infinities of one sign that infinity, and a
+        sum that is too large what round-to-nearest gives: an infinity. float8_e4m3fn has its NaN for all of these.
 
     Raises:
         IndexError: an id is out of range; the message names how many, the first one's position and value, and V.
@@ -66,12 +65,13 @@ def grad_weight(
     vocab_size = _arguments.check_size(vocab_size, "vocab_size", call)
     source, target = _check(token_ids, cotangent, dtype, call)
     padding_idx = _arguments.check_padding_idx(padding_idx, vocab_size, call)
-    if validate:
-        _arguments.check_range(token_ids, vocab_size, call)
+    # Before anything waits for the device: a GPU writes the zeros while the host plans.
+    out = cotangent.new_zeros((vocab_size, cotangent.shape[-1]), dtype=integer_dtype(target))
     segments = by_row(token_ids, vocab_size, padding_idx)
-    out = cotangent.new_zeros((vocab_size, cotangent.shape[-1]), dtype=getattr(torch, target.name))
-    _write(integer_view(out), segments.rows, segments, cotangent, source, target)
-    return out
+    if validate and segments.out_of_range:
+        _arguments.check_range(token_ids, vocab_size, call)
+    _write(out, segments.rows, segments, cotangent, source, target)
+    return out.view(getattr(torch, target.name))
 
 
 def grad_rows(
@@ -83,15 +83,18 @@ def grad_rows(
     padding_idx: int | None = None,
     validate: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the rows of `grad_weight` that a token names, without the `[V, H]` buffer.
+    """Return the rows of `grad_weight` that a token names, without a `[V, H]` buffer.
 
     Args:
-        token_ids, cotangent, dtype, padding_idx, validate: as in `grad_weight`.
+        token_ids: as in `grad_weight`.
+        cotangent: as in `grad_weight`.
+        dtype: as in `grad_weight`.
         vocab_size: V; None takes every id from 0 to 2**63 - 2.
+        padding_idx: as in `grad_weight`; the row is not among those returned.
+        validate: as in `grad_weight`.
 
     Returns:
-        `(row_ids, rows)`: int64 `[R]`, ascending, without repeats and without `padding_idx`; and `[R, H]`, the same bits as those rows of
-        `grad_weight`.
+        `(row_ids, rows)`: int64 `[R]`, ascending, each id once; and `[R, H]`, the bits of those rows of `grad_weight`.
 
     Raises:
         IndexError, TypeError, ValueError: as `grad_weight`.
@@ -100,18 +103,19 @@ def grad_rows(
     size = _ANY_ROW if vocab_size is None else _arguments.check_size(vocab_size, "vocab_size", call)
     source, target = _check(token_ids, cotangent, dtype, call)
     padding_idx = _arguments.check_padding_idx(padding_idx, size, call)
-    if validate:
-        _arguments.check_range(token_ids, size, call)
     segments = by_row(token_ids, size, padding_idx)
+    if validate and segments.out_of_range:
+        _arguments.check_range(token_ids, size, call)
     row_ids = segments.rows.sort().values
-    out = cotangent.new_empty((row_ids.numel(), cotangent.shape[-1]), dtype=getattr(torch, target.name))
-    _write(integer_view(out), torch.searchsorted(row_ids, segments.rows), segments, cotangent, source, target)
-    return row_ids, out
+    out = cotangent.new_empty((row_ids.numel(), cotangent.shape[-1]), dtype=integer_dtype(target))
+    _write(out, torch.searchsorted(row_ids, segments.rows), segments, cotangent, source, target)
+    return row_ids, out.view(getattr(torch, target.name))
 
 
 def _check(
     token_ids: torch.Tensor, cotangent: torch.Tensor, dtype: torch.dtype | None, call: str
 ) -> tuple[FloatFormat, FloatFormat]:
+    """Return the formats of the cotangent and of the result."""
     _arguments.check_token_ids(token_ids, call)
     source = _arguments.check_cotangent(cotangent, token_ids, call)
     return source, source if dtype is None else _arguments.check_dtype(dtype, call)
@@ -125,22 +129,15 @@ def _write(
     source: FloatFormat,
     target: FloatFormat,
 ) -> None:
-    """Write the rounded sum of every segment into row `slots[segment]` of `out`, `[*, H]` in integers of the target's width."""
+    """Write the rounded sum of every segment into row `slots[segment]` of `out`, `[*, H]` in the target's integers."""
     bits = flat_bits(cotangent)
     for block in blocks(segments, bits.shape[1]):
         elements = bits[:, block.columns].index_select(0, segments.positions[block.tokens])
-        if block.count == 1:
-            codes = _rounded_elements(elements, source, target)
-        else:
-            sums = segment_sums(elements, segments.within(block), block.size, block.count, source)
+        if block.longest > 1:
+            sums = segment_sums(elements, segments.within(block), block.size, block.longest, source)
             codes = _digits.rounded_sums(sums, target)
+        elif source == target:
+            codes = copied(elements, source)
+        else:
+            codes = encode(widened(elements, source, subnormals=True), target)
         out[:, block.columns].index_copy_(0, slots[block.segments], codes)
-
-
-def _rounded_elements(bits: torch.Tensor, source: FloatFormat, target: FloatFormat) -> torch.Tensor:
-    """Return the bits of sums of one element each."""
-    if source == target:
-        return copied(bits, source)
-    if source.width >= 32 and source.mantissa_bits >= target.mantissa_bits:
-        return encode(bits, source, target)
-    return encode(widened(bits, source, subnormals=True).view(torch.int64), FORMATS["float64"], target)

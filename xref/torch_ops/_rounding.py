@@ -1,30 +1,36 @@
-"""From an exact sum to one element of any format: one rounding, to nearest and ties to even, in integer operations.
+"""From an exact sum to one element of any format: one rounding, to nearest and ties to even.
 
 A framework's casts do not do: torch's float64 -> bfloat16 and float64 -> float16 go by float32 and so round twice
-(1 + 2**-8 + 2**-40 becomes 1.0 instead of 1.0078125). They also follow the processor's flush-to-zero mode; shifts and
-additions of integers follow nothing.
+(1 + 2**-8 + 2**-40 becomes 1.0 instead of 1.0078125), and casts follow the processor's flush-to-zero mode. Here the
+only rounding is of an exact quotient to an integer, and the element is put together from integers.
 
-The last step before is rounding to odd: where an exact value lies between two neighbouring float64, take the one
-whose last bit is set. Rounding that to a format with at least two bits less gives what rounding the exact value gives
-(Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
+Before it, a sum in two float64 is rounded to odd: where it lies between two neighbouring float64, take the one whose
+last bit is set. Rounding that to a format with at least two bits less gives what rounding the sum itself gives (Boldo
+and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from xref.bits import FORMATS, FloatFormat
 
-__all__ = ["collapse", "copied", "encode", "encode_pair", "overlaid"]
+__all__ = ["collapse", "copied", "encode", "encode_pair", "integer_dtype", "overlaid"]
 
 _DOUBLE = FORMATS["float64"]
 _INTEGERS = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
 
+def integer_dtype(fmt: FloatFormat) -> torch.dtype:
+    """Return the integer dtype of the width of `fmt`, in which this folder holds its elements."""
+    return _INTEGERS[fmt.width]
+
+
 def two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return `(s, e)` in float64 with `s` the rounded sum and `s + e == a + b` exactly (Knuth, TAOCP 2, 4.2.2)."""
+    """Return `(s, e)` in float64: `s` is the rounded sum, and `s + e == a + b` exactly (Knuth, TAOCP 2, 4.2.2)."""
     s = a + b
     c = s - a
     return s, (a - (s - c)) + (b - c)
@@ -38,77 +44,85 @@ def to_odd(hi: torch.Tensor, lo: torch.Tensor) -> torch.Tensor:
     return ((hi.view(torch.int64) - towards_zero.to(torch.int64)) | inexact.to(torch.int64)).view(torch.float64)
 
 
-def collapse(bins: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return `(hi, lo)`, float64, that round as the exact sum of the bins does: `hi` is that sum rounded to nearest.
+def collapse(bins: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return `(hi, lo)`, float64, that round as the exact sum of the bins does; `hi` is that sum rounded to nearest.
 
-    Up to two bins may be any float64 whose sum does not overflow, and `hi + lo` is their sum. More than two come from the
-    top down, all but the first as digits: not negative, and each a multiple of a unit that all later ones together stay below.
+    One or two bins may be any float64 whose sum does not overflow, and `hi + lo` is their sum; of one, `lo` is None
+    for 0. More than two come from the top down, all but the first as digits: not negative, and each a multiple of a
+    unit that all later ones together stay below.
 
-    Proof for more: as long as `lo + digit` is exact, so is `hi + lo`. The first time that it is not, `lo` is not 0, so `hi`
-    has all its 53 bits and `lo` is at most half its last one. Rounded to odd, `lo` ends in a set bit of weight w,
-    and the digit's unit, which did not fit, is at most w / 2; so the digits to come are worth less than w / 2 together.
-    From here on, what is computed and the exact sum both stay strictly between the two even multiples of w
-    that are next to each other there, and every point at which a rounding to 53 bits or fewer decides is an even multiple of w.
+    Proof for more: as long as `lo + digit` is exact, so is `hi + lo`. The first time that it is not, `lo` is not 0,
+    so `hi` has all its 53 bits and `lo` is at most half its last one. Rounded to odd, `lo` ends in a set bit of
+    weight w, and the digit's unit, which did not fit, is at most w / 2; so the digits to come are worth less than
+    w / 2 together. From here on, what is computed and the exact sum both stay strictly between the same two even
+    multiples of w, neighbours of each other, and every point at which a rounding to 53 bits or fewer decides is an
+    even multiple of w.
     """
-    hi = bins[0]
     if len(bins) == 1:
-        return hi, torch.zeros_like(hi)
-    hi, lo = two_sum(hi, bins[1])
+        return bins[0], None
+    hi, lo = two_sum(bins[0], bins[1])
     for digit in bins[2:]:
         hi, lo = two_sum(hi, to_odd(*two_sum(lo, digit)))
     return hi, lo
 
 
-def encode_pair(hi: torch.Tensor, lo: torch.Tensor, target: FloatFormat, *, scale: int = 0) -> torch.Tensor:
+def encode_pair(hi: torch.Tensor, lo: torch.Tensor | None, target: FloatFormat, *, scale: int = 0) -> torch.Tensor:
     """Return the bits of `(hi + lo) * 2**scale` rounded once to `target`; the pair comes from `collapse`."""
-    rounded = hi if target.mantissa_bits == _DOUBLE.mantissa_bits else to_odd(hi, lo)
-    return encode(rounded.view(torch.int64), _DOUBLE, target, scale=scale)
+    rounded = hi if lo is None or target == _DOUBLE else to_odd(hi, lo)
+    return encode(rounded, target, scale=scale)
 
 
-def encode(bits: torch.Tensor, source: FloatFormat, target: FloatFormat, *, scale: int = 0) -> torch.Tensor:
-    """Return the bits of the elements times `2**scale`, rounded once to `target` (clause EMB-11 for specials).
+def encode(values: torch.Tensor, target: FloatFormat, *, scale: int = 0) -> torch.Tensor:
+    """Return the bits of float64 values times `2**scale`, rounded once to `target` (clause EMB-11 for specials).
+
+    An element's unit, the weight of its last mantissa bit in the target, follows from its exponent or, if that is too
+    small, from the target's smallest. The value in units is exact, for a unit is a power of two, and is rounded to an
+    integer. The code is that integer plus an exponent field; a carry out of the mantissa lands in the field by the
+    same addition, for the encoding is monotone.
 
     Args:
-        bits: the elements of `source`, float32 in int32 or float64 in int64, any shape; kept.
-        source: at least as many mantissa bits as `target`.
-        target: the result's format. A zero is +0, a NaN the canonical one, an infinity or an overflow the infinity of its sign
-            and in float8_e4m3fn, which has none, the NaN.
-        scale: a power of two that multiplies the elements.
+        values: float64, any shape; kept.
+        target: the result's format. A zero is +0, a NaN the canonical one, an infinity or an overflow the infinity of
+            its sign and in float8_e4m3fn, which has none, the NaN.
+        scale: a power of two that multiplies the values. With a positive one and float64 as the target, what comes of
+            values below 2**-971 means nothing: their units are too small for float64.
 
     Returns:
-        The shape of `bits`, in the integer dtype of the target's width.
+        The shape of `values`, in the integer dtype of the target's width.
     """
-    magnitude = bits & (source.sign - 1)
-    field = magnitude >> source.mantissa_bits
-    significand = (magnitude & source.mantissa) | (field != 0).to(bits.dtype).bitwise_left_shift_(source.mantissa_bits)
-    # The exponent field that the element would have in the target; below 1 it is subnormal there and loses further bits.
-    field = field.clamp_(min=1).add_(target.bias - source.bias + scale)
-    lost = source.mantissa_bits - target.mantissa_bits + 1 - field.clamp(max=1)
-    lost.clamp_(max=source.width - 3)  # more than the significand has: nothing is left
-    steps = significand >> lost
-    unit = torch.ones_like(lost).bitwise_left_shift_(lost)
-    rest = significand & (unit - 1)
-    steps += (2 * rest + (steps & 1)) > unit
-    # A carry out of the mantissa lands in the exponent field by the same addition: the encoding is monotone.
-    field.clamp_(1, (target.largest_finite >> target.mantissa_bits) + 1)
-    codes = field.sub_(1).bitwise_left_shift_(target.mantissa_bits).add_(steps)
-    codes.clamp_(max=target.largest_finite + 1)
-    negative = (bits < 0) & (significand != 0)
+    bits = values.view(torch.int64)
+    if target == _DOUBLE and scale == 0:
+        return copied(bits, target)
+    magnitude = values.abs().clamp_(max=_overflow(target, scale))
+    smallest = (_DOUBLE.bias - target.bias + 1 - scale) << _DOUBLE.mantissa_bits
+    exponent = (magnitude.view(torch.int64) & _DOUBLE.exponent).clamp_(min=smallest)
+    units_in_one = ((2 * _DOUBLE.bias + target.mantissa_bits) << _DOUBLE.mantissa_bits) - exponent
+    codes = magnitude.mul_(units_in_one.view(torch.float64)).round_().to(torch.int64)  # round_: ties to even
+    codes += (exponent - smallest) >> (_DOUBLE.mantissa_bits - target.mantissa_bits)
+    negative = (bits < 0) & (bits != torch.iinfo(torch.int64).min)
     if not target.has_inf:
         negative &= codes <= target.largest_finite
-    codes |= negative.to(bits.dtype).bitwise_left_shift_(target.width - 1)
-    return codes.masked_fill_(magnitude > source.exponent, target.nan).to(_INTEGERS[target.width])
+    codes.add_(negative, alpha=-target.sign)  # sets the sign bit, in two's complement
+    return codes.masked_fill_(values.isnan(), target.nan).to(integer_dtype(target))
+
+
+def _overflow(target: FloatFormat, scale: int) -> float:
+    """Return the value, over `2**scale`, that comes after the largest finite one, were there no infinity or NaN."""
+    field, mantissa = divmod(target.largest_finite + 1, 1 << target.mantissa_bits)
+    weight = target.quantum + field - 1 - scale
+    return math.ldexp((1 << target.mantissa_bits) + mantissa, min(weight, _DOUBLE.bias - target.mantissa_bits))
 
 
 def copied(bits: torch.Tensor, fmt: FloatFormat) -> torch.Tensor:
-    """Return the bits of sums of one element each, in its own format: no rounding; a zero is +0, a NaN the canonical one."""
+    """Return the bits of sums of one element each in its own format: a zero is +0, a NaN the canonical one.
+
+    Nothing is rounded. `bits` are in the integer dtype of the width of `fmt`; they are kept.
+    """
     magnitude = bits & (fmt.sign - 1)
     is_nan = magnitude > (fmt.exponent if fmt.has_inf else fmt.largest_finite)
     return bits.masked_fill(magnitude == 0, 0).masked_fill_(is_nan, fmt.nan)
 
 
 def overlaid(codes: torch.Tensor, special: torch.Tensor | None, target: FloatFormat) -> torch.Tensor:
-    """Return `codes`, bits of `target`, with those of `special` (float64, or None for none) where that is not 0."""
-    if special is None:
-        return codes
-    return torch.where(special == 0, codes, encode(special.view(torch.int64), _DOUBLE, target))
+    """Return `codes`, bits of `target`, with those of `special` (float64; None for none) where that is not 0."""
+    return codes if special is None else torch.where(special == 0, codes, encode(special, target))

@@ -1,7 +1,7 @@
-"""Tokens grouped by the row that they name, and cut into blocks small enough to stay in cache.
+"""Tokens grouped by the row that they name, and cut into blocks whose temporaries stay small.
 
-A segment is one row of the table with all its tokens. Segments are ordered by their number of tokens, so that the
-segments of a block have about equal counts: first those with one token, whose gradient is a copy.
+A segment is one row of the table with all its tokens. Those of several tokens come first, then those of one, whose
+gradient is a copy: that waits for nothing, and a GPU is still at it when the host has done.
 """
 
 from __future__ import annotations
@@ -17,27 +17,29 @@ from xref.torch_ops._widen import integer_view
 
 __all__ = ["Block", "Segments", "block_size", "blocks", "by_row", "flat_bits"]
 
-# Elements per block; its temporaries are a few times this many elements of 8 bytes. On a CPU smaller blocks would stay nearer in
-# the caches, but every operation ends in a barrier of all threads, and those wait long where cores are shared.
+# Elements per block; its temporaries are a few times this many elements of 8 bytes. Smaller blocks would stay nearer
+# in a CPU's caches, but every operation ends in a barrier of all threads, and those wait long where cores are shared.
 _CPU_BLOCK = 2**20
 _GPU_BLOCK = 2**25
-# A segment of more tokens than a block holds is cut by columns, but never into narrower strips: rows are read by cache lines.
+# A segment of more tokens than a block holds is cut by columns, but not into narrower strips: memory is read by lines.
 _NARROWEST = 16
 
 
 class Segments(NamedTuple):
-    """R segments over T tokens, by ascending count and then by ascending row.
+    """R segments over T tokens: first those of several tokens, then those of one; each part by ascending row.
 
     rows: `[R]` int64, the row of each segment.
     counts: `[R]` NumPy int64, on the host: how many tokens each segment has.
     positions: `[T]` int64, where the tokens stand among the flattened ids, segment after segment.
     segment_of: `[T]` int64, the segment of each of them.
+    out_of_range: whether an id was left out because no row has it.
     """
 
     rows: torch.Tensor
     counts: np.ndarray[Any, np.dtype[np.int64]]
     positions: torch.Tensor
     segment_of: torch.Tensor
+    out_of_range: bool
 
     def within(self, block: Block) -> torch.Tensor:
         """Return the segment of each token of a block, counted from the block's first."""
@@ -45,12 +47,12 @@ class Segments(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Some whole segments and some columns; `count` is the largest number of tokens that a segment of it has."""
+    """Some whole segments and some columns; `longest` is the number of tokens of its longest segment."""
 
     segments: slice
     tokens: slice
     columns: slice
-    count: int
+    longest: int
 
     @property
     def size(self) -> int:
@@ -62,31 +64,39 @@ def by_row(token_ids: torch.Tensor, vocab_size: int, padding_idx: int | None) ->
     """Group the tokens by row; ids outside `[0, vocab_size)` or equal to `padding_idx` are left out.
 
     `token_ids` has any shape and any integer dtype (a uint64 id of 2**63 or more turns negative in int64, and is left
-    out either way). Waits for the device twice.
+    out either way). Waits for the device once.
     """
-    ids, positions = token_ids.reshape(-1).to(torch.int64).sort(stable=True)
-    rows, row_of, counts = ids.unique_consecutive(return_inverse=True, return_counts=True)
-    keep = (rows >= 0) & (rows < vocab_size)
+    ids, positions = token_ids.reshape(-1).to(torch.int64).sort()
+    count = torch.searchsorted(ids, ids, right=True) - torch.searchsorted(ids, ids)
+    # Tokens to leave out get a count of 0 or, where no row has the id, of -1.
     if padding_idx is not None:
-        keep &= rows != padding_idx
-    # What is left out sorts to the front with a key of 0. Both sorts are stable, so they agree on ties.
-    key = counts * keep
-    order, token_order = key.argsort(stable=True), key[row_of].argsort(stable=True)
-    segment_of = order.argsort()[row_of[token_order]]
-    kept = key[order].cpu().numpy()
-    left_out = int(np.count_nonzero(kept == 0))
-    tokens = ids.numel() - int(kept.sum())
+        count.masked_fill_(ids == padding_idx, 0)
+    count.masked_fill_((ids < 0) | (ids >= vocab_size), -1)
+    # Several, one, none. A key of 8 bits sorts in one pass; being stable, the sort leaves the tokens of a row together.
+    order = count.clamp(0, 2).to(torch.uint8).sort(stable=True, descending=True).indices
+    on_host = count[order].cpu().numpy()
+    kept = on_host[: np.count_nonzero(on_host > 0)]
+    # A run of equal counts is as many segments as that count goes into its length.
+    edges = np.flatnonzero(np.diff(kept, prepend=0, append=0))
+    count_of_run = kept[edges[:-1]]
+    counts = np.repeat(count_of_run, np.diff(edges) // count_of_run)
+    order = order[: kept.size]
+    ids, positions = ids[order], positions[order]
+    segment_of = torch.zeros_like(ids)
+    segment_of[1:] = (ids[1:] != ids[:-1]).cumsum(0)
     return Segments(
-        rows=rows[order][left_out:],
-        counts=kept[left_out:],
-        positions=positions[token_order][tokens:],
-        segment_of=segment_of[tokens:] - left_out,
+        rows=ids.new_empty(counts.size).scatter_(0, segment_of, ids),
+        counts=counts,
+        positions=positions,
+        segment_of=segment_of,
+        out_of_range=bool((on_host < 0).any()),
     )
 
 
 def flat_bits(cotangent: torch.Tensor) -> torch.Tensor:
     """Return `S + (H,)` elements as `[T, H]` integers of the same width; a view where the strides allow it."""
-    return integer_view(cotangent.detach().resolve_neg()).reshape(math.prod(cotangent.shape[:-1]), cotangent.shape[-1])
+    bits = integer_view(cotangent.detach().resolve_neg())
+    return bits.reshape(math.prod(cotangent.shape[:-1]), cotangent.shape[-1])
 
 
 def block_size(device: torch.device) -> int:
@@ -99,14 +109,14 @@ def blocks(segments: Segments, hidden: int) -> Iterator[Block]:
     size = block_size(segments.rows.device)
     counts = segments.counts
     ends = np.cumsum(counts)
-    singles = int(np.searchsorted(counts, 1, side="right"))
+    several = int(np.count_nonzero(counts > 1))
     first = start = 0
     while first < counts.size:
         last = int(np.searchsorted(ends, start + size // max(hidden, 1), side="right"))
-        last = max(min(last, singles) if first < singles else last, first + 1)
+        last = max(min(last, several) if first < several else last, first + 1)
         stop = int(ends[last - 1])
         width = max(size // (stop - start), _NARROWEST)
         for column in range(0, hidden, width):
             columns = slice(column, min(column + width, hidden))
-            yield Block(slice(first, last), slice(start, stop), columns, int(counts[last - 1]))
+            yield Block(slice(first, last), slice(start, stop), columns, int(counts[first:last].max()))
         first, start = last, stop

@@ -1,0 +1,148 @@
+"""What loads what, each in its own process: a golden needs its framework and NumPy, `import xref` nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import xref
+
+HEAVY = ("torch", "jax", "numpy", "ml_dtypes", "msgspec", "typer", "rich", "safetensors")
+
+
+def fresh(*parts: str, blocked: tuple[str, ...] = ()) -> str:
+    """Run code in a new interpreter in which some packages cannot be imported, and return what it prints."""
+    block = f"""
+        import sys
+
+        class Blocker:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] in {blocked!r}:
+                    raise ModuleNotFoundError(f"No module named {{name!r}}: blocked", name=name)
+
+        sys.meta_path.insert(0, Blocker())
+
+        def loaded(*names):
+            return sorted(name for name in names if name in sys.modules)
+    """
+    # The package that is tested here, wherever it is: a source tree or an installed wheel.
+    root = str(Path(xref.__file__).parents[1])
+    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(map(textwrap.dedent, (block, *parts)))],
+        env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_xref_loads_nothing_but_itself_and_little_of_python():
+    code = """
+        before = set(sys.modules)
+        import xref
+        new = set(sys.modules) - before
+        print(sorted(name for name in new if name.partition(".")[0] == "xref"))
+        print(loaded(*{heavy!r}))
+        print(len(new) < 60)
+    """
+    assert fresh(code.format(heavy=HEAVY)).splitlines() == ["['xref']", "[]", "True"]
+
+
+def test_xref_can_be_imported_where_nothing_else_is_installed():
+    assert fresh("import xref; print(xref.__version__)", blocked=HEAVY) == xref.__version__
+
+
+def test_verify_is_found_on_first_use_and_loads_no_framework():
+    code = """
+        import xref
+        from xref.judge.verify import verify
+        print(xref.verify is verify, xref.verify.__module__, loaded("torch", "jax", "typer", "rich"))
+    """
+    assert fresh(code, blocked=("torch", "jax")) == "True xref.judge.verify []"
+
+
+def test_an_unknown_attribute_of_xref_is_pythons_own_error():
+    with pytest.raises(AttributeError, match=r"^module 'xref' has no attribute 'verfy'$"):
+        xref.verfy  # noqa: B018
+    assert not hasattr(xref, "torch")
+
+
+def test_all_that_xref_exports_is_there():
+    assert xref.__all__ == ["__version__", "verify"]
+    for name in xref.__all__:
+        assert getattr(xref, name) is not None
+
+
+# The golden alone: every verb runs, with and without what it does not need.
+
+RUN = {
+    "torch": """
+        import torch
+        import xref.torch_ops.embedding as golden
+        ids, table = torch.tensor([2, 0]), torch.arange(6.0).reshape(3, 2).to(torch.bfloat16)
+    """,
+    "jax": """
+        import numpy, jax.numpy as jnp
+        import xref.jax_ops.embedding as golden
+        ids, table = numpy.array([2, 0]), jnp.arange(6.0).reshape(3, 2).astype(jnp.bfloat16)
+    """,
+}
+USE = """
+    for verb in (golden.forward, golden.forward_fp32):
+        assert verb(ids, table).tolist() == [[4.0, 5.0], [0.0, 1.0]]
+        try:
+            verb(ids + 1, table)
+        except IndexError:
+            continue
+        raise SystemExit("no IndexError")
+"""
+FOREIGN = {
+    "torch": ("jax", "jaxlib", "ml_dtypes", "msgspec", "typer", "rich", "safetensors"),
+    "jax": ("torch", "msgspec", "typer", "rich", "safetensors"),
+}
+GOLDENS = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in RUN]
+
+
+@pytest.mark.parametrize("framework", GOLDENS)
+def test_a_golden_loads_neither_the_other_framework_nor_what_the_judge_needs(framework):
+    assert fresh(RUN[framework], USE, f"print(loaded(*{FOREIGN[framework]!r}))") == "[]"
+
+
+@pytest.mark.parametrize("framework", GOLDENS)
+def test_a_golden_works_where_its_framework_and_numpy_alone_are_installed(framework):
+    assert fresh(RUN[framework], USE, "print('works')", blocked=FOREIGN[framework]) == "works"
+
+
+@pytest.mark.parametrize("framework", GOLDENS)
+def test_a_golden_loads_of_xref_its_own_folder_and_bits_and_errors(framework):
+    code = "print(*[name for name in sys.modules if name.partition('.')[0] == 'xref'])"
+    allowed = {"xref", "xref.bits", "xref.errors", f"xref.{framework}_ops"}
+    found = set(fresh(RUN[framework], code).split())
+    assert allowed < found
+    assert all(name.startswith(f"xref.{framework}_ops.") for name in found - allowed)
+
+
+@pytest.mark.parametrize("framework", GOLDENS)
+def test_what_the_judge_needs_of_a_framework_loads_no_other(framework):
+    other = ("jax", "jaxlib") if framework == "torch" else ("torch",)
+    code = f"import xref.{framework}_ops.framework; print(loaded(*{other!r}))"
+    assert fresh(code, blocked=other) == "[]"
+
+
+def test_the_contract_and_the_oracle_need_no_framework():
+    code = """
+        from xref.contracts import embedding
+        from xref import exact
+        ids, table = embedding.build(embedding.cases()[1])
+        embedding.exact_answers(ids, table, embedding.cases()[1].dtype)
+        print(loaded("torch", "jax", "typer", "rich", "safetensors"))
+    """
+    assert fresh(code, blocked=("torch", "jax", "typer", "rich", "safetensors")) == "[]"

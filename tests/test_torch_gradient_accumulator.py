@@ -1,0 +1,205 @@
+"""The torch golden's accumulator: one answer for every split and merge, and a state that is integers."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import itertools
+import math
+
+import numpy as np
+import pytest
+from gradient_cases import SIXTEEN, WIDE, finite_bits, oracle, order_case, reordered_share
+from helpers import assert_same_bits, raises
+
+from xref import exact
+from xref.bits import FORMATS
+
+pytestmark = pytest.mark.torch
+
+if importlib.util.find_spec("torch"):  # every file can be collected without a framework
+    import torch
+
+    from xref.torch_ops import _accumulator
+    from xref.torch_ops._gradient import GradAccumulator
+    from xref.torch_ops.framework import bits_of, put
+
+
+def filled(seed):
+    """Return an accumulator of 60 tokens over 9 rows, float32 of every exponent."""
+    rng = np.random.default_rng(seed)
+    accumulator = GradAccumulator(9, 3)
+    elements = finite_bits(rng, (60, 3), "float32")
+    accumulator.add(torch.from_numpy(rng.permutation(np.arange(60) % 9)), put(elements, "float32", "cpu"))
+    return accumulator
+
+
+@pytest.mark.parametrize("source", [*WIDE, *SIXTEEN])
+def test_twenty_splits_over_micro_batches_and_ranks(source, record_property):
+    ids, elements, rng = order_case(source)
+    token_ids, cotangent = torch.from_numpy(ids), put(elements, source, "cpu")
+    values = cotangent.to(torch.float32).numpy()
+    share = reordered_share(ids, values, [rng.permutation(ids.size) for _ in range(5)])
+    record_property("share of elements that another order changes in float32", f"{share:.1%}")
+    assert share > 0, "no element of this case depends on the order in float32"
+    row_ids, expected = oracle(ids, elements, source, source)
+    states = []
+    for _ in range(20):
+        ranks = [GradAccumulator(9, 6) for _ in range(3)]
+        cuts = np.sort(rng.integers(0, ids.size + 1, rng.integers(1, 12)))
+        for part in map(torch.from_numpy, np.split(rng.permutation(ids.size), cuts)):
+            ranks[rng.integers(3)].add(token_ids[part], cotangent[part])
+        ranks[0].merge(ranks[1])
+        ranks[2].merge(ranks[0])
+        got_ids, got = ranks[2].result_rows(getattr(torch, source))
+        assert_same_bits(got_ids.numpy(), row_ids)
+        assert_same_bits(bits_of(got), expected)
+        states.append(ranks[2].state_dict())
+    assert {state["lowest"] for state in states} == {states[0]["lowest"]}
+    assert all(torch.equal(state["digits"], states[0]["digits"]) for state in states)
+
+
+def test_an_empty_accumulator_is_zero():
+    accumulator = GradAccumulator(4, 2)
+    accumulator.merge(GradAccumulator(4, 2))
+    accumulator.add(torch.empty(0, dtype=torch.int64), torch.empty(0, 2))
+    assert_same_bits(bits_of(accumulator.result(torch.bfloat16)), np.zeros((4, 2), np.uint16))
+    row_ids, rows = accumulator.result_rows(torch.float64)
+    assert (row_ids.shape, rows.shape) == ((0,), (0, 2))
+
+
+def test_rows_of_zeros_and_of_the_padding_index():
+    accumulator = GradAccumulator(5, 2, padding_idx=0)
+    accumulator.add(torch.tensor([0, 3, 3]), torch.tensor([[math.nan, 1.0], [-0.0, -0.0], [-0.0, 0.0]]))
+    row_ids, rows = accumulator.result_rows(torch.float32)
+    assert row_ids.tolist() == [3]
+    assert_same_bits(bits_of(rows), np.zeros((1, 2), np.uint32))
+    assert_same_bits(bits_of(accumulator.result(torch.float32)), np.zeros((5, 2), np.uint32))
+
+
+def test_cotangents_of_different_dtypes_add_up():
+    accumulator = GradAccumulator(2, 1)
+    for value, name in (
+        *((1.0, "float64"), (2.0**-30, "float32"), (2.0**100, "bfloat16")),
+        *((-(2.0**100), "float32"), (3.0, "float8_e5m2")),
+    ):
+        accumulator.add(torch.tensor([1]), torch.full((1, 1), value, dtype=getattr(torch, name)))
+    assert accumulator.result(torch.float64).tolist() == [[0.0], [4.0 + 2.0**-30]]
+
+
+def test_specials_survive_merging_in_any_order():
+    parts = [math.inf, -math.inf, math.nan, 1.0, math.inf]
+    for order in itertools.permutations(parts, 3):
+        ranks = [GradAccumulator(1, 1) for _ in order]
+        for rank, part in zip(ranks, order, strict=True):
+            rank.add(torch.tensor([0]), torch.tensor([[part]]))
+        ranks[0].merge(ranks[1])
+        ranks[0].merge(ranks[2])
+        elements = bits_of(torch.tensor(order)).tolist()
+        expected = exact.sum_rounded(elements, FORMATS["float32"], FORMATS["bfloat16"])
+        assert bits_of(ranks[0].result(torch.bfloat16)).tolist() == [[expected]]
+        assert int(ranks[0].state_dict()["specials"].max()) == 1
+
+
+def test_the_state_survives_saving():
+    accumulator = filled(1)
+    accumulator.add(torch.tensor([2]), torch.tensor([[math.inf, 1.0, math.nan]]))
+    file = io.BytesIO()
+    torch.save(accumulator.state_dict(), file)
+    file.seek(0)
+    loaded = filled(2)
+    loaded.load_state_dict(torch.load(file, weights_only=True))
+    assert_same_bits(bits_of(loaded.result(torch.float32)), bits_of(accumulator.result(torch.float32)))
+    for one in (accumulator, loaded):
+        one.add(torch.tensor([8]), torch.tensor([[1.0, -1.0, 2.0]]))
+    assert_same_bits(bits_of(loaded.result(torch.float64)), bits_of(accumulator.result(torch.float64)))
+
+
+def test_states_merge_as_their_integers_add():
+    """What an all-reduce does: the same rows and places on all ranks, and a sum of int64."""
+    first, second = filled(1), filled(2)
+    one, two = first.state_dict(), second.state_dict()
+    assert torch.equal(one["row_ids"], two["row_ids"])
+    assert (one["lowest"], one["digits"].shape) == (two["lowest"], two["digits"].shape)
+    reduced = GradAccumulator(9, 3)
+    reduced.load_state_dict({**one, "digits": one["digits"] + two["digits"]})
+    first.merge(second)
+    assert torch.equal(reduced.state_dict()["digits"], first.state_dict()["digits"])
+    for name in FORMATS:
+        dtype = getattr(torch, name)
+        assert_same_bits(bits_of(reduced.result(dtype)), bits_of(first.result(dtype)))
+
+
+def test_the_digits_weigh_what_the_class_says():
+    accumulator = GradAccumulator(2, 1)
+    accumulator.add(torch.tensor([1, 1]), torch.tensor([[-(2.0**40)], [2.0**-40]], dtype=torch.float64))
+    state = accumulator.state_dict()
+    digits = state["digits"][:, 0, 0].tolist()
+    assert state["row_ids"].tolist() == [1]
+    assert all(0 <= digit < 2**32 for digit in digits[:-1])
+    total = sum(digit << 32 * place for place, digit in enumerate(digits, start=state["lowest"] + 8))
+    assert total == (-(2**80) + 1) << (256 - 40)
+
+
+def test_a_state_is_a_copy_and_so_is_what_is_loaded():
+    accumulator = filled(4)
+    before = bits_of(accumulator.result(torch.float64))
+    state = accumulator.state_dict()
+    state["digits"].zero_()
+    assert_same_bits(bits_of(accumulator.result(torch.float64)), before)
+    accumulator.load_state_dict(state)
+    accumulator.add(torch.tensor([0]), torch.ones(1, 3))
+    assert not state["digits"].any()
+
+
+def test_carrying_early_changes_nothing(monkeypatch):
+    plain, eager = GradAccumulator(9, 3), GradAccumulator(9, 3)
+    for seed in range(7):
+        plain.merge(filled(seed))
+        with monkeypatch.context() as patch:
+            patch.setattr(_accumulator, "_MOST_UNCARRIED", 2)
+            eager.merge(filled(seed))
+    assert torch.equal(plain.state_dict()["digits"], eager.state_dict()["digits"])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"version": 2}, "got version 2, expected version 1"),
+        ({"version": None}, "got version None, expected version 1"),
+        ({"hidden": 4}, "got hidden 4, expected hidden 3"),
+        ({"vocab_size": 10}, "got vocab_size 10, expected vocab_size 9"),
+        ({"padding_idx": 0}, "got padding_idx 0, expected padding_idx None"),
+        ({"row_ids": None}, "got row_ids of type NoneType, expected an int64 tensor"),
+        ({"row_ids": [1, 0]}, "got digits int64 (11, 9, 3), expected int64 (K, 2, 3)"),
+        ({"row_ids": [8, 7, 6, 5, 4, 3, 2, 1, 0]}, "got row_ids in disorder, expected ascending ids in [0, V=9)"),
+        ({"row_ids": [1, 2, 3, 4, 5, 6, 7, 8, 9]}, "got row_ids in disorder, expected ascending ids in [0, V=9)"),
+        ({"digits": "float32 (11, 9, 3)"}, "got digits float32 (11, 9, 3), expected int64 (K, 9, 3)"),
+        ({"digits": "int64 (11, 9, 4)"}, "got digits int64 (11, 9, 4), expected int64 (K, 9, 3)"),
+        ({"specials": "int64 (1, 9, 3)"}, "got specials int64 (1, 9, 3), expected int64 (2, 9, 3)"),
+        ({"lowest": 40}, "got lowest 40 with 11 digits, expected digits from -34 to 33"),
+        ({"lowest": "0"}, "got lowest '0' with 11 digits, expected digits from -34 to 33"),
+        ({"digits": "int64 (0, 9, 3)"}, "got lowest -5 with 0 digits, expected digits from -34 to 33"),
+    ],
+    ids=str,
+)
+def test_a_state_that_does_not_fit_is_refused(change, told):
+    accumulator, state = filled(1), filled(2).state_dict()
+    before = bits_of(accumulator.result(torch.float64))
+    for key, value in change.items():
+        if isinstance(value, list):
+            state[key] = torch.tensor(value)
+        elif key in ("digits", "specials"):
+            dtype, _, shape = value.partition(" ")
+            state[key] = torch.zeros([int(size) for size in shape[1:-1].split(", ")], dtype=getattr(torch, dtype))
+        else:
+            state[key] = value
+    with raises(ValueError, f"state: {told} [GradAccumulator.load_state_dict]"):
+        accumulator.load_state_dict(state)
+    assert_same_bits(bits_of(accumulator.result(torch.float64)), before)
+
+
+def test_an_accumulator_does_not_merge_with_itself():
+    accumulator = filled(1)
+    with raises(ValueError, "other: got the accumulator itself, expected another one [GradAccumulator.merge]"):
+        accumulator.merge(accumulator)
