@@ -1,7 +1,7 @@
 """What the frameworks do themselves, since the goldens are written as they are because of it.
 
-A claim about a framework is told (`pytest -rP` shows it), and may cease to hold with a version: that fails nothing. What
-is asserted is that our golden is right whether the claim holds or not.
+A claim about a framework is told (`pytest -rP` shows it), and may cease to hold with a version: that fails nothing.
+What is asserted is that our golden is right whether the claim holds or not.
 """
 
 from __future__ import annotations
