@@ -23,7 +23,7 @@ from xref.judge.verdict import Outcome, Report, Verdict
 from xref.spec import Tier
 
 SMALL = ("--tier", "smoke", "--dtype", "float8_e5m2")
-SMALL_DIGEST = "b33e88be299500f5ae8d825bf1a1928e3a88ad0bfade5b72afc2effe77e90e11"
+SMALL_DIGEST = "d8512e2132748217d69d24fdbc6118435ad9add75bd156163919c7841c6e7d2e"
 FEW_DIGEST = "2591f97e3b375d423d4c71889a2640ec3c0b72377f746e4c7e6eb34b0746dc16"  # of the three cases of `few`
 MAIN = "from xref.cli import main; main()"
 needs_torch = pytest.mark.torch
