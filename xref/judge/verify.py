@@ -130,13 +130,13 @@ Step = tuple[str, Callable[[], set[str]]]
 
 
 def _fixed_steps(tier: Tier, dtypes: tuple[str, ...], subjects: list[Subject], ledger: Ledger) -> list[Step]:
-    refusals = [
+    refusals: list[Step] = [
         (f"bad ids, {dtype}", functools.partial(_refuse, subjects, dtype, ledger)) for dtype in dtypes or FORMATS
     ]
     cases = contract.cases(tier, dtypes=dtypes)
     if not cases:
         raise errors.NothingComparedError(errors.message("cases", "none", f"one or more in the {tier} tier", _CALL))
-    compared = [
+    compared: list[Step] = [
         (case.id, functools.partial(_compare, functools.partial(from_case, case, ledger), subjects, ledger))
         for case in cases
     ]
