@@ -74,37 +74,52 @@ def absence(kind: str) -> str:
     return errors.message("--xref-device", kind, expected, "pytest")
 
 
+# The fixtures below give functions, so that what is missing fails the test itself and not its set-up.
+
+
 @pytest.fixture
 def present(device_kind, request):
-    """The kind of device, if a framework has it; else a skip, or where it was asked for a failure."""
-    if not has_device(device_kind):
-        (pytest.fail if asked_devices(request.config) else pytest.skip)(absence(device_kind))
-    return device_kind
+    """Return the kind of device, if a framework has it; else skip, or where it was asked for fail."""
+
+    def kind() -> str:
+        if not has_device(device_kind):
+            (pytest.fail if asked_devices(request.config) else pytest.skip)(absence(device_kind))
+        return device_kind
+
+    return kind
 
 
 @pytest.fixture
 def subjects(device, request):
-    """Both goldens on the device; a framework that has no such kind anywhere stays on the CPU, as in `xref verify`.
+    """Return both goldens on the device; a framework that has no such kind anywhere stays on the CPU, as in `verify`.
 
     By default so does one that merely lacks it here, as long as the other has it.
     """
-    if not has_device(device):
-        pytest.fail(absence(device))
-    chosen = []
-    for name in frameworks.FRAMEWORKS:
-        framework = frameworks.load(name, "pytest")
-        here = device in framework.devices()
-        if not here and framework.supports(device) and asked_devices(request.config):
+
+    def both() -> list[Subject]:
+        if not has_device(device):
             pytest.fail(absence(device))
-        chosen.append(Subject(framework, device if here else "cpu"))
-    return chosen
+        chosen = []
+        for name in frameworks.FRAMEWORKS:
+            framework = frameworks.load(name, "pytest")
+            here = device in framework.devices()
+            if not here and framework.supports(device) and asked_devices(request.config):
+                pytest.fail(absence(device))
+            chosen.append(Subject(framework, device if here else "cpu"))
+        return chosen
+
+    return both
 
 
-@pytest.fixture(scope="session")
-def real_table() -> Path:
-    """A real checkpoint's table, float16 [32000, 256]: see the Makefile."""
-    path = os.environ.get("XREF_REAL_TABLE", "")
-    if not Path(path).is_file():
-        expected = "the real table's file: `make test` fetches it"
-        pytest.fail(errors.message("XREF_REAL_TABLE", repr(path), expected, "pytest"))
-    return Path(path)
+@pytest.fixture
+def real_table():
+    """Return the path of a real checkpoint's table, float16 [32000, 256]: see the Makefile."""
+
+    def path() -> Path:
+        given = os.environ.get("XREF_REAL_TABLE", "")
+        if not Path(given).is_file():
+            expected = "the real table's file: `make test` fetches it"
+            pytest.fail(errors.message("XREF_REAL_TABLE", repr(given), expected, "pytest"))
+        return Path(given)
+
+    return path

@@ -32,16 +32,16 @@ def problems_of(ledger):
 
 def test_cross_device(present):
     """One item a kind of device, so that one which is not here shows in the report as skipped, with its reason."""
-    assert present in ("cpu", "cuda", "tpu")
+    assert present() in ("cpu", "cuda", "tpu")
 
 
 @pytest.mark.parametrize("case", contract.cases(), ids=lambda case: case.id)
 def test_cross(case, subjects):
-    ledger = Ledger(TITLES)
+    ledger, goldens = Ledger(TITLES), subjects()
     work = from_case(case, ledger)
     if work.ids.size:
-        expect(subjects, tuple(work.answers), ledger, refusals=False, conditions=case.conditions)
-    one, other = ((subject, examine(subject, work, ledger)) for subject in subjects)
+        expect(goldens, tuple(work.answers), ledger, refusals=False, conditions=case.conditions)
+    one, other = ((golden, examine(golden, work, ledger)) for golden in goldens)
     compare_subjects(one, other, work, ledger)
 
     pins = {f"{case.id} {verb} {digest}" for verb, digest in contract.pinned()[case.id].answers.items()}
@@ -64,7 +64,7 @@ def test_cross(case, subjects):
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_cross_torch_equals_jitted_jax(dtype, subjects):
     """Under `jit` the golden sees no values of its ids: it must give the eager torch golden's bits all the same."""
-    torch_subject, jax_subject = subjects
+    torch_subject, jax_subject = subjects()
     [case] = [case for case in contract.cases(dtypes=(dtype,)) if case.conditions]
     work = from_case(case, Ledger(TITLES))
     for verb in work.answers:
@@ -83,7 +83,7 @@ def test_cross_torch_equals_jitted_jax(dtype, subjects):
 @pytest.mark.parametrize(("bad", "verb"), BAD_IDS.values(), ids=BAD_IDS)
 def test_cross_bad_ids_raise_with_one_wording(bad, verb, subjects):
     raised = []
-    for subject in subjects:
+    for subject in subjects():
         framework = subject.framework
         table = make_table("tagged", bad.vocab, 3, FORMATS["bfloat16"], touched=bad.ids)
         given = framework.put(bad.ids, None, subject.device), framework.put(table, "bfloat16", subject.device)

@@ -22,12 +22,12 @@ EACH_ALONE = [pytest.param("torch", marks=needs_torch), pytest.param("jax", mark
 
 SMALL = {"tier": "smoke", "dtype": ("float8_e5m2",)}
 # SHA-256 over the lines `case verb digest` of all outputs: what every machine must print.
-SMALL_DIGEST = "b33e88be299500f5ae8d825bf1a1928e3a88ad0bfade5b72afc2effe77e90e11"
+SMALL_DIGEST = "d8512e2132748217d69d24fdbc6118435ad9add75bd156163919c7841c6e7d2e"
 DIGESTS = {
-    "smoke": "6f952d258b5301a3d71dd4ef15189af83b15912bc9bdc08ad88c09c953b6a253",
-    "standard": "8f5cc1be61fd65eebeb02a495d4707a9984a96f0f5275172dcb487543e3ce3ac",
+    "smoke": "801133f42928ef9148417ca3f3bbe7a5c4484ba45131862c5485ec5b19944964",
+    "standard": "d9fc5c17682a08a4cfadcd30c79e9a221db03e5fede6da2fe45bc42bcce6e36e",
 }
-SMALL_OUTPUTS = 159_848  # elements of one framework
+FEW_DIGEST = "2591f97e3b375d423d4c71889a2640ec3c0b72377f746e4c7e6eb34b0746dc16"  # of the three cases of `few`
 NONE_COMPARED = "elements: got none compared, expected at least one"
 
 
@@ -159,16 +159,16 @@ def test_a_tiers_digest_follows_from_the_digests_that_the_package_pins(tier):
 
 
 @pytest.mark.parametrize("name", EACH_ALONE)
-def test_one_framework_alone_is_held_to_the_pinned_digests_and_says_that_no_second_confirmed_it(name, on_cpu):
+def test_one_framework_alone_is_held_to_the_pinned_digests_and_says_that_no_second_confirmed_it(name, few):
     report = verify(framework=(name, name), **SMALL)
     assert report.ok
-    assert report.digest == SMALL_DIGEST
+    assert report.digest == FEW_DIGEST
     assert set(report.environment) == {name}
     assert {v.framework for v in report.verdicts} == {name, "numpy"}
     version = frameworks.load(name, "tests").version()
     assert report.statement == (
         f"Confirmed (smoke tier): {name} {version} on cpu, each equal to the exact answer and to the digests pinned in"
-        f" the package, bit for bit, on {SMALL_OUTPUTS:,} output elements."
+        f" the package, bit for bit, on 17,028 output elements."
         " No second framework confirmed it in this run."
     )
 
@@ -383,6 +383,13 @@ def test_each_framework_runs_on_every_device_that_it_has(monkeypatch):
     assert ran("tpu") == [("torch", "cpu"), ("jax", "tpu")]
 
 
+@pytest.mark.parametrize("call", [frameworks.load, frameworks.check_installed])
+def test_a_framework_that_there_is_not_is_refused(call):
+    with pytest.raises(errors.UsageError) as caught:
+        call("tf", "here")
+    assert str(caught.value) == "framework: got tf, expected one of torch, jax [here]"
+
+
 @needs_torch
 def test_a_framework_that_does_not_import_is_told(monkeypatch):
     def broken(name):
@@ -411,18 +418,18 @@ def test_devices_that_cannot_be_told_are_told(monkeypatch):
 @pytest.mark.torch
 @pytest.mark.jax
 def test_a_real_checkpoint_is_confirmed(real_table, on_cpu):
-    told = []
-    report = verify(weights_file=real_table, tensor="embedding.weight", progress=lambda *step: told.append(step))
+    file, told = real_table(), []
+    report = verify(weights_file=file, tensor="embedding.weight", progress=lambda *step: told.append(step))
     assert failures_of(report) == {}
     torch, jax = (frameworks.load(name, "tests").version() for name in ("torch", "jax"))
-    subject = f"{real_table.name}:embedding.weight (float16 32000 x 256, 8192 ids)"
+    subject = f"{file.name}:embedding.weight (float16 32000 x 256, 8192 ids)"
     assert report.statement == (
         f"Confirmed ({subject}): torch {torch} on cpu and jax {jax} on cpu, each equal to the exact answer and to the"
         " other, bit for bit, on 8,388,608 output elements."
     )
     assert told == [(subject, 0, 1)]
     assert {v.clause for v in report.verdicts} == {f"EMB-{n}" for n in (1, 2, 3, 5, 6, 7)}
-    _, dtype, table = weights.read_table(real_table, None)
+    _, dtype, table = weights.read_table(file, None)
     answers = contract.exact_answers(weights.default_ids(32000), table, dtype)
     assert report.digest == digest_of(
         f"{subject} {verb} {contract.answer_digest(verb, dtype, answer)}" for verb, answer in answers.items()
@@ -454,5 +461,7 @@ def test_an_empty_table_is_refused(shape, tmp_path, on_cpu):
 @needs_torch
 def test_a_wrong_golden_is_caught_on_a_checkpoint(tmp_path, monkeypatch, on_cpu):
     lying(monkeypatch)
-    report = verify(weights_file=checkpoint(tmp_path / "m.safetensors", w=("F32", (50, 3))), framework=("torch",))
+    file = checkpoint(tmp_path / "m.safetensors", w=("F32", (50, 3)))
+    (tmp_path / "ids.txt").write_text("0 49 7 7")
+    report = verify(weights_file=file, ids_file=tmp_path / "ids.txt", framework=("torch",))
     assert ("EMB-1", "torch", "exact") in failures_of(report)

@@ -402,7 +402,7 @@ def test_default_ids_have_both_ends_and_stay_inside(vocab):
 
 
 def test_the_real_table_is_read_as_it_is(real_table):
-    name, dtype, table = weights.read_table(real_table, None)
+    name, dtype, table = weights.read_table(real_table(), None)
     assert (name, dtype, table.shape) == ("embedding.weight", "float16", (32000, 256))
-    assert table.tobytes() == real_table.read_bytes()[-table.nbytes :]
+    assert table.tobytes() == real_table().read_bytes()[-table.nbytes :]
     assert bits.digest(table, dtype) == "7754e2d310ff35a27098bba52cb3949f8a07850ce0c9f6fdfe6b1be6e1162e55"
