@@ -177,7 +177,7 @@ class _Gradient:
         return self._bits(self.framework.gradient(getattr(self.golden, verb), ids, table, cotangent))
 
     def _memory(self) -> None:
-        """`grad_rows` holds no buffer of the table's size, where the table is so large that none could hide (EMB-12)."""
+        """`grad_rows` holds no buffer of the table's size; tried where the table is too large to hide one (EMB-12)."""
         limit = _BYTES_AN_ELEMENT * self.cotangent.size + _FIXED_OVERHEAD
         if self.answer.nbytes < 2 * limit:
             return

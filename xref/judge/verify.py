@@ -9,12 +9,16 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from xref import __version__, bits, errors
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
+from xref.contracts import embedding_gradient as gradients
+from xref.contracts.embedding_gradient import GradientCase
 from xref.judge import frameworks, weights
 from xref.judge.bench import FIXTURES, Subject
+from xref.judge.gradient import compare_gradients, examine_gradient, expect_gradients, gradient_inputs
 from xref.judge.run import (
     Workload,
     compare_subjects,
@@ -127,6 +131,7 @@ def _subjects(names: tuple[str, ...], devices: tuple[str, ...]) -> list[Subject]
     return subjects
 
 
+Result = TypeVar("Result")
 Step = tuple[str, Callable[[], set[str]]]
 """What runs next, by name, and its run: the lines of its outputs' digests."""
 
@@ -142,9 +147,14 @@ def _fixed_steps(tier: Tier, dtypes: tuple[str, ...], subjects: list[Subject], l
         (case.id, functools.partial(_compare, functools.partial(from_case, case, ledger), subjects, ledger))
         for case in cases
     ]
+    gradient_cases = gradients.cases(tier, dtypes=dtypes)
+    differentiated: list[Step] = [
+        (case.id, functools.partial(_compare_gradient, case, subjects, ledger)) for case in gradient_cases
+    ]
+    expect_gradients(subjects, gradient_cases, ledger)
     verbs = tuple(v for v in contract.VERBS if v == "forward" or any(case.dtype != "float64" for case in cases))
     expect(subjects, verbs, ledger, refusals=True, conditions=any(case.conditions for case in cases))
-    return refusals + compared
+    return refusals + differentiated + compared
 
 
 def _refuse(subjects: list[Subject], dtype: str, ledger: Ledger) -> set[str]:
@@ -154,24 +164,36 @@ def _refuse(subjects: list[Subject], dtype: str, ledger: Ledger) -> set[str]:
 
 
 def _compare(build: Callable[[], Workload], subjects: list[Subject], ledger: Ledger) -> set[str]:
-    """Run every subject on one workload and compare each with the first; return the lines of all outputs.
-
-    The subjects run side by side, since compilers and kernels leave the interpreter to others while they work; the
-    first one in this thread, where torch's memory profiler wants to be.
-    """
+    """Run every subject on one workload and compare each with the first; return the lines of all outputs."""
     work = build()
-    first, *others = subjects
-    with ThreadPoolExecutor(max(len(others), 1)) as pool:
-        running = [pool.submit(examine, subject, work, ledger) for subject in others]
-        expected = examine(first, work, ledger)
-    lines = output_digests(work, expected)
-    for subject, got in zip(others, (future.result() for future in running), strict=True):
-        compare_subjects((first, expected), (subject, got), work, ledger)
-        lines |= output_digests(work, got)
+    outputs = _side_by_side(subjects, lambda subject: examine(subject, work, ledger))
+    for subject, got in zip(subjects[1:], outputs[1:], strict=True):
+        compare_subjects((subjects[0], outputs[0]), (subject, got), work, ledger)
+    lines = {line for got in outputs for line in output_digests(work, got)}
     if work.table.nbytes > _LARGE:
-        del work
+        del work, outputs
         gc.collect()  # JAX's arrays hold themselves in cycles, and the next table may be as large
     return lines
+
+
+def _compare_gradient(case: GradientCase, subjects: list[Subject], ledger: Ledger) -> set[str]:
+    """Run every subject's gradient on one case and compare each with the first; return the lines of all outputs."""
+    inputs = gradient_inputs(case, ledger)
+    outputs = _side_by_side(subjects, lambda subject: examine_gradient(subject, case, inputs, ledger))
+    for subject, got in zip(subjects[1:], outputs[1:], strict=True):
+        compare_gradients((subjects[0], outputs[0]), (subject, got), case, ledger)
+    return {f"{case.id} grad_weight {bits.digest(got, case.result)}" for got in outputs if got is not None}
+
+
+def _side_by_side(subjects: list[Subject], run: Callable[[Subject], Result]) -> list[Result]:
+    """Run all subjects at once, since compilers and kernels leave the interpreter to others while they work.
+
+    The first one runs in this thread, where torch's memory profiler wants to be.
+    """
+    first, *others = subjects
+    with ThreadPoolExecutor(max(len(others), 1)) as pool:
+        running = [pool.submit(run, subject) for subject in others]
+        return [run(first), *(future.result() for future in running)]
 
 
 def _from_weights(path: Path, tensor: str | None, ids_file: Path | None) -> Workload:

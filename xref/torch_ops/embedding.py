@@ -159,7 +159,7 @@ def _gradient(token_ids: torch.Tensor, cotangent: torch.Tensor, vocab_size: int,
 
 
 class _Gradient(torch.autograd.Function):
-    """`grad_weight` as an operator, so that it works under `vmap`: it reads values back, which a batched tensor has not."""
+    """`grad_weight` as an operator that knows `vmap`: it reads values back, and a batched tensor has none."""
 
     @staticmethod
     def forward(token_ids: torch.Tensor, cotangent: torch.Tensor, vocab_size: int, dtype: torch.dtype) -> Any:
