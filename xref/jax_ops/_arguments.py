@@ -1,7 +1,8 @@
-"""What the JAX golden demands of its arguments (clauses EMB-3 and EMB-4), checked before anything is computed."""
+"""What the JAX golden demands of its arguments (clauses EMB-3, EMB-4, EMB-8), checked before anything is computed."""
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import jax
@@ -13,6 +14,16 @@ from xref.bits import FORMATS, FloatFormat
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 _ARRAY_NAMES = "jax.Array or numpy.ndarray"
+
+MOST_ROWS = np.iinfo(np.int32).max  # rows of a gradient: row ids are int32, and one value stands for no row
+
+
+def is_traced(*arrays: Any) -> bool:
+    """Return whether what is computed from these arrays is traced: because one of them is, or because everything is.
+
+    Inside somebody's `jax.jit` a concrete array is a constant of the trace, and the result is as abstract as any.
+    """
+    return any(isinstance(array, jax.core.Tracer) for array in (*arrays, jnp.zeros(0)))
 
 
 def check_token_ids(token_ids: object, call: str) -> None:
@@ -38,8 +49,7 @@ def check_weight(weight: Any, call: str, *, widened: bool) -> FloatFormat:
         raise errors.bad_type("weight", f"dtype {name}", f"one of {', '.join(FORMATS)}", call)
     if widened and name == "float64":
         raise errors.bad_type("weight", "dtype float64", "a dtype that float32 can hold", call)
-    if name == "float64" and jax.dtypes.canonicalize_dtype(weight.dtype) != weight.dtype:
-        raise errors.bad_type("weight", "dtype float64", "jax_enable_x64, or JAX would narrow it to float32", call)
+    _check_x64("weight", "dtype float64", name, call)
     if not weight.dtype.isnative:
         raise errors.bad_type("weight", f"dtype {weight.dtype}", "the machine's own byte order", call)
     if weight.ndim != 2:
@@ -80,6 +90,85 @@ def narrow(token_ids: Any, vocab_size: int) -> jax.Array:
         return token_ids.astype(jnp.int64 if token_ids.dtype.itemsize == 8 else jnp.int32)
     ids = np.asarray(token_ids)
     return jnp.asarray(np.where(_out_of_range(ids, vocab_size), -1, ids.astype(np.int64)).astype(np.int32))
+
+
+def check_cotangent(cotangent: Any, token_ids: Any, call: str, *, hidden: int | None = None) -> FloatFormat:
+    """Return the element format of `cotangent` if it is an `S + (H,)` array of a contract dtype beside the ids.
+
+    `S` is the shape of `token_ids`; `hidden`, where given, is what `H` has to be.
+
+    Raises:
+        TypeError: not an array, a dtype outside the contract, or float64 where JAX would narrow it (x64 is off).
+        ValueError: another shape.
+    """
+    if not isinstance(cotangent, _ARRAYS):
+        raise errors.bad_type("cotangent", type(cotangent).__name__, _ARRAY_NAMES, call)
+    name = cotangent.dtype.name
+    if name not in FORMATS:
+        raise errors.bad_type("cotangent", f"dtype {name}", f"one of {', '.join(FORMATS)}", call)
+    _check_x64("cotangent", "dtype float64", name, call)
+    shape = (*token_ids.shape, "H" if hidden is None else hidden)
+    fits = cotangent.ndim == len(shape) and cotangent.shape[:-1] == token_ids.shape
+    if not fits or hidden not in (None, cotangent.shape[-1]):
+        expected = f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
+        raise errors.bad_value("cotangent", f"shape {cotangent.shape}", f"shape {expected}", call)
+    return FORMATS[name]
+
+
+def check_dtype(dtype: Any, call: str) -> FloatFormat:
+    """Return the element format that a dtype, or anything that JAX takes for one, names.
+
+    Raises:
+        TypeError: not a dtype of the contract, or float64 where x64 is off.
+    """
+    try:
+        name = "None" if dtype is None else jnp.dtype(dtype).name  # NumPy would take None for float64
+    except TypeError:
+        name = str(dtype)
+    if name not in FORMATS:
+        raise errors.bad_type("dtype", name, f"one of {', '.join(FORMATS)}", call)
+    _check_x64("dtype", "float64", name, call)
+    return FORMATS[name]
+
+
+def check_size(size: Any, where: str, call: str, *, limit: int | None = None) -> int:
+    """Return `size` as a plain integer of at least 0, and at most `limit` where one is given.
+
+    Raises:
+        TypeError: not an integer (`True` is none).
+        ValueError: negative, or past the limit.
+    """
+    if isinstance(size, bool) or not hasattr(size, "__index__"):
+        raise errors.bad_type(where, f"{size!r} of type {type(size).__name__}", "an integer", call)
+    value = operator.index(size)
+    if value < 0:
+        raise errors.bad_value(where, value, "at least 0", call)
+    if limit is not None and value > limit:
+        raise errors.bad_value(where, value, f"at most {limit}", call)
+    return value
+
+
+def check_padding_idx(padding_idx: Any, vocab_size: int, call: str) -> int:
+    """Return `padding_idx` as a plain integer in `[0, vocab_size)`, or -1 for None.
+
+    Raises:
+        TypeError: neither an integer nor None.
+        ValueError: outside `[0, vocab_size)`: a negative one does not count from the end.
+    """
+    if padding_idx is None:
+        return -1
+    if isinstance(padding_idx, bool) or not hasattr(padding_idx, "__index__"):
+        got = f"{padding_idx!r} of type {type(padding_idx).__name__}"
+        raise errors.bad_type("padding_idx", got, "an integer or None", call)
+    value = operator.index(padding_idx)
+    if not 0 <= value < vocab_size:
+        raise errors.bad_value("padding_idx", value, f"0 <= padding_idx < V={vocab_size}", call)
+    return value
+
+
+def _check_x64(where: str, got: str, name: str, call: str) -> None:
+    if name == "float64" and jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
+        raise errors.bad_type(where, got, "jax_enable_x64, or JAX would narrow it to float32", call)
 
 
 def _out_of_range(ids: np.ndarray[Any, Any], vocab_size: int) -> np.ndarray[Any, np.dtype[np.bool_]]:

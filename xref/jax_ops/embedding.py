@@ -26,8 +26,9 @@ import numpy as np
 
 from xref.bits import FORMATS
 from xref.jax_ops import _arguments, _rows
+from xref.jax_ops._gradient import GradAccumulator, grad_rows, grad_weight
 
-__all__ = ["NativeEmbeddingOp", "forward", "forward_fp32"]
+__all__ = ["GradAccumulator", "NativeEmbeddingOp", "forward", "forward_fp32", "grad_rows", "grad_weight"]
 
 Array = jax.Array | np.ndarray[Any, Any]
 
@@ -110,12 +111,9 @@ def _gather_forward(ids: jax.Array, table: jax.Array, result: str) -> tuple[jax.
 def _gather_backward(
     result: str, residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[None, jax.Array]:
-    # The framework's own gradient stands in: it sums in the table's dtype, in an order of its choosing.
+    # The cotangent is summed as it comes: cast to the table's dtype first, it would be rounded once too often.
     ids, like = residuals
-    vocab_size = like.shape[0]
-    rows = jnp.where((ids >= 0) & (ids < vocab_size), ids, vocab_size)
-    zeros = jnp.zeros((vocab_size, cotangent.shape[-1]), like.dtype)
-    return None, zeros.at[rows].add(cotangent.astype(like.dtype), mode="drop")
+    return None, grad_weight(ids, cotangent, like.shape[0], dtype=like.dtype, validate=False)
 
 
 _differentiable.defvjp(_gather_forward, _gather_backward)

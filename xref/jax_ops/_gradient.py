@@ -1,0 +1,183 @@
+"""The exact gradient of the token embedding: each row's cotangents summed exactly, rounded once (EMB-8 to EMB-12).
+
+Why it exists: the gradient of `jnp.take` is no truth to compare with. It sums in the table's dtype, so that a bfloat16
+row stops growing at 256; on a CPU it flushes subnormals, and on a GPU its bits change from run to run. An exact sum
+depends on no order, split, device or compiler.
+
+How: the tokens are grouped by row (`_segments`), the groups summed in integer limbs (`_segment_sums`, where the proof
+is `_limbs`), and the sums put into their rows (`_placement`).
+
+Under a trace the shapes are static and nothing can be raised: an id out of range, a negative one too, adds nothing.
+
+Not promised: forward-mode differentiation. The gradient is linear in the cotangent, and its own `jax.vjp` is a gather.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from xref import errors
+from xref.bits import FORMATS, FloatFormat
+from xref.jax_ops import _arguments, _placement, _segments
+from xref.jax_ops._accumulator import GradAccumulator
+from xref.jax_ops._segment_sums import MOST_TOKENS, segment_sums
+
+__all__ = ["GradAccumulator", "grad_rows", "grad_weight"]
+
+Array = jax.Array | np.ndarray[Any, Any]
+
+
+def grad_weight(
+    token_ids: Array,
+    cotangent: Array,
+    vocab_size: int,
+    *,
+    dtype: Any = None,
+    padding_idx: int | None = None,
+    validate: bool = True,
+) -> jax.Array:
+    """Return the gradient of the table: row v is the exact sum of the cotangents of v's tokens, rounded once.
+
+    Args:
+        token_ids: any shape `S`, 0-dimensional and empty included; any integer dtype. NumPy ids are checked before
+            anything narrows them, so int64 ids are safe with x64 off. Less than 2**29 of them.
+        cotangent: `S + (H,)`, a dtype of the contract; float64 where x64 is on.
+        vocab_size: V, the rows of the table; less than 2**31. Static under `jax.jit`.
+        dtype: of the result, any dtype of the contract; the cotangent's if None.
+        padding_idx: a row whose tokens do not count; it stays +0.
+        validate: check concrete ids on the host. Without it, as under a trace, a bad id adds nothing.
+
+    Returns:
+        `[V, H]`. Rows that no token names are +0, and so is an exact zero sum. A NaN, or infinities of both signs, give
+        the canonical quiet NaN, infinities of one sign that infinity, and a sum too large what round-to-nearest gives:
+        an infinity (float8_e4m3fn: its NaN for all of these).
+
+    The temporaries grow with the tokens times H; V adds four bytes a row.
+
+    Raises:
+        IndexError: a concrete id is out of range; the message names how many, the first one's position and value, V.
+        TypeError: the ids are not integers, or a dtype is not of the contract, or float64 with x64 off.
+        ValueError: the shapes do not fit, `padding_idx` is outside `[0, V)`, V is negative, or V or T too large.
+    """
+    call = "grad_weight"
+    vocab_size = _arguments.check_size(vocab_size, "vocab_size", call, limit=_arguments.MOST_ROWS)
+    target = _check(token_ids, cotangent, dtype, call)
+    padding = _arguments.check_padding_idx(padding_idx, vocab_size, call)
+    if validate:
+        _arguments.check_range(token_ids, vocab_size, call)
+    elements = _flat(cotangent)
+    if _arguments.is_traced(token_ids, elements) or not _placement.on_one_cpu(elements):
+        ids = _arguments.narrow(token_ids, vocab_size).reshape(-1)
+        return _table(ids, elements, padding, vocab_size, target)
+    row_ids, slots, first = _segments.on_host(token_ids, vocab_size, padding)
+    return _placement.placed(_sums(first, elements, target), slots, row_ids, vocab_size, target)
+
+
+def grad_rows(
+    token_ids: Array,
+    cotangent: Array,
+    *,
+    dtype: Any = None,
+    vocab_size: int | None = None,
+    padding_idx: int | None = None,
+    validate: bool = True,
+) -> tuple[jax.Array, jax.Array]:
+    """Return the rows of `grad_weight` that a token names, without the `[V, H]` buffer.
+
+    Args:
+        token_ids: as in `grad_weight`.
+        cotangent: as in `grad_weight`.
+        dtype: as in `grad_weight`.
+        vocab_size: V; None takes every id from 0 to 2**31 - 2.
+        padding_idx: as in `grad_weight`.
+        validate: as in `grad_weight`.
+
+    Returns:
+        `(row_ids, rows)`: int32 `[R]`, ascending, without repeats and without `padding_idx`; and `[R, H]`, the bits
+        of those rows of `grad_weight`. Under a trace R is the smaller of T and V. Row ids that are left over come last, are
+        all V (2**31 - 1 for None) and have rows of +0, so `table.at[row_ids].add(rows, mode="drop")` needs no care.
+
+    Raises:
+        IndexError, TypeError, ValueError: as `grad_weight`.
+    """
+    call = "grad_rows"
+    limit = _arguments.MOST_ROWS
+    size = limit if vocab_size is None else _arguments.check_size(vocab_size, "vocab_size", call, limit=limit)
+    target = _check(token_ids, cotangent, dtype, call)
+    padding = _arguments.check_padding_idx(padding_idx, size, call)
+    if validate:
+        _arguments.check_range(token_ids, size, call)
+    elements = _flat(cotangent)
+    if _arguments.is_traced(token_ids, elements):
+        return _padded_rows(_arguments.narrow(token_ids, size).reshape(-1), elements, padding, size, target)
+    row_ids, slots, first = _segments.on_host(token_ids, size, padding)
+    # Padded to the traced shape, or every other number of rows would be compiled anew.
+    padded = np.full(min(first.size, size), first.size, np.int32)
+    padded[: slots.size] = slots
+    rows = _placement.gathered(_sums(first, elements, target), padded, target)
+    return jnp.asarray(row_ids.astype(np.int32)), rows[: row_ids.size]
+
+
+def _check(token_ids: Array, cotangent: Array, dtype: Any, call: str) -> FloatFormat:
+    _arguments.check_token_ids(token_ids, call)
+    source = _arguments.check_cotangent(cotangent, token_ids, call)
+    if token_ids.size > MOST_TOKENS:
+        raise errors.bad_value("token_ids", f"{token_ids.size} ids", f"at most {MOST_TOKENS} in one call", call)
+    return source if dtype is None else _arguments.check_dtype(dtype, call)
+
+
+def _flat(cotangent: Array) -> jax.Array:
+    """Return cotangents `S + (H,)` as `[T, H]`."""
+    return jnp.asarray(cotangent).reshape(math.prod(cotangent.shape[:-1]), cotangent.shape[-1])
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _sums(first: jax.Array, elements: jax.Array, target: FloatFormat) -> jax.Array:
+    source = FORMATS[elements.dtype.name]
+    return segment_sums(lax.bitcast_convert_type(elements, source.uint), first, source, target)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _table(ids: jax.Array, elements: jax.Array, padding: int, vocab_size: int, target: FloatFormat) -> jax.Array:
+    slots, first = _segments.of_table(ids, vocab_size, padding)
+    return _gathered_sums(slots, first, elements, target)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _padded_rows(
+    ids: jax.Array, elements: jax.Array, padding: int, vocab_size: int, target: FloatFormat
+) -> tuple[jax.Array, jax.Array]:
+    row_ids, slots, first = _segments.of_rows(ids, vocab_size, padding)
+    return row_ids, _gathered_sums(slots, first, elements, target)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _gathered_sums(slots: jax.Array, first: jax.Array, elements: jax.Array, target: FloatFormat) -> jax.Array:
+    """Return `[R, H]` of `target`: the sum of segment `slots[r]` of the `[T, H]` elements, +0 where that is T."""
+    return _placement.gathered(_sums(first, elements, target), slots, target)
+
+
+def _gathered_sums_forward(
+    slots: jax.Array, first: jax.Array, elements: jax.Array, target: FloatFormat
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+    return _gathered_sums(slots, first, elements, target), (slots, first, jnp.empty(0, elements.dtype))
+
+
+def _gathered_sums_backward(
+    target: FloatFormat, residuals: tuple[jax.Array, jax.Array, jax.Array], cotangent: jax.Array
+) -> tuple[None, None, jax.Array]:
+    # Without this rule JAX would differentiate through the bit-casts, and in silence return zeros.
+    slots, first, like = residuals
+    by_segment = jnp.zeros((first.size, cotangent.shape[1]), like.dtype)
+    by_segment = by_segment.at[slots].set(cotangent.astype(like.dtype), mode="drop")
+    return None, None, by_segment.at[first].get(mode="fill", fill_value=0)
+
+
+_gathered_sums.defvjp(_gathered_sums_forward, _gathered_sums_backward)
