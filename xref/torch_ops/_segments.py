@@ -17,10 +17,10 @@ from xref.torch_ops._widen import integer_view
 
 __all__ = ["Block", "Segments", "block_size", "blocks", "by_row", "flat_bits"]
 
-# Elements per block; its temporaries are a few times this many elements of 8 bytes. Smaller blocks would stay nearer
-# in a CPU's caches, but every operation ends in a barrier of all threads, and those wait long where cores are shared.
-_CPU_BLOCK = 2**20
-_GPU_BLOCK = 2**25
+# Bytes of one temporary; a block has a few at a time. On a CPU smaller ones would stay nearer in the caches, but every
+# operation ends in a barrier of all threads, and those wait long where cores are shared.
+_CPU_BYTES = 2**24
+_GPU_BYTES = 2**28
 # A segment of more tokens than a block holds is cut by columns, but not into narrower strips: memory is read by lines.
 _NARROWEST = 16
 
@@ -99,19 +99,23 @@ def flat_bits(cotangent: torch.Tensor) -> torch.Tensor:
     return bits.reshape(math.prod(cotangent.shape[:-1]), cotangent.shape[-1])
 
 
-def block_size(device: torch.device) -> int:
-    """Return how many elements to take at a time there."""
-    return _CPU_BLOCK if device.type == "cpu" else _GPU_BLOCK
+def block_size(device: torch.device, itemsize: int) -> int:
+    """Return how many elements to take at a time there, if temporaries have `itemsize` bytes an element."""
+    return (_CPU_BYTES if device.type == "cpu" else _GPU_BYTES) // itemsize
 
 
-def blocks(segments: Segments, hidden: int) -> Iterator[Block]:
-    """Cut `[R, hidden]` into blocks that cover it; segments of one token never share a block with others."""
-    size = block_size(segments.rows.device)
+def blocks(segments: Segments, hidden: int, *, copy_bytes: int | None = None) -> Iterator[Block]:
+    """Cut `[R, hidden]` into blocks that cover it; segments of one token never share a block with others.
+
+    Temporaries are float64, but for segments of one token, where `copy_bytes` is given, of that many bytes an element.
+    """
+    device = segments.rows.device
     counts = segments.counts
     ends = np.cumsum(counts)
     several = int(np.count_nonzero(counts > 1))
     first = start = 0
     while first < counts.size:
+        size = block_size(device, copy_bytes if copy_bytes and first >= several else 8)
         last = int(np.searchsorted(ends, start + size // max(hidden, 1), side="right"))
         last = max(min(last, several) if first < several else last, first + 1)
         stop = int(ends[last - 1])
