@@ -385,8 +385,8 @@ def test_blocks_do_not_matter(source, monkeypatch):
     ids = np.concatenate([np.repeat(np.arange(12), np.arange(12)), np.full(150, 12)])
     elements = finite_bits(rng, (ids.size, 40), source, binades=9)
     _, expected = oracle(ids, elements, source, source)
-    for size, narrowest in itertools.product((1, 40, 500, 2**20), (1, 16)):
-        monkeypatch.setattr(_segments, "_CPU_BLOCK", size)
+    for size, narrowest in itertools.product((8, 320, 4000, 2**24), (1, 16)):
+        monkeypatch.setattr(_segments, "_CPU_BYTES", size)
         monkeypatch.setattr(_segments, "_NARROWEST", narrowest)
         got = grad_rows(torch.from_numpy(ids), cotangents(elements, source))[1]
         assert_same_bits(bits_of(got), expected)

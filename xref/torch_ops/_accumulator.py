@@ -258,7 +258,7 @@ class GradAccumulator:
 
     def _slices(self) -> Iterator[slice]:
         """Yield the held rows, some at a time, so that temporaries stay small beside the sums."""
-        step = max(block_size(self._rows.device) // max(self.hidden, 1), 1)
+        step = max(block_size(self._rows.device, 8) // max(self.hidden, 1), 1)
         for first in range(0, self._rows.numel(), step):
             yield slice(first, first + step)
 

@@ -66,7 +66,7 @@ class Sums(NamedTuple):
 def segment_sums(bits: torch.Tensor, segment_of: torch.Tensor, segments: int, longest: int, fmt: FloatFormat) -> Sums:
     """Return the exact sum of every segment of a block, column by column: no element is rounded.
 
-    Waits for the device once, and a few times more for specials and for float64 at the ends of its range.
+    Waits for the device once, and a few times more for zeros, specials and float64 at the ends of its range.
 
     Args:
         bits: `[T, C]`, contiguous, the elements of `fmt` in the integer dtype of its width; not empty; kept.
@@ -120,13 +120,12 @@ def widened(bits: torch.Tensor, fmt: FloatFormat, *, scale: int = 0, subnormals:
 
 
 def _magnitudes(bits: torch.Tensor, fmt: FloatFormat) -> tuple[int, int]:
-    """Return the smallest magnitude that is not zero and the largest, as bits; if all are zero, the largest is 0."""
+    """Return the smallest magnitude that is not zero and the largest, as bits; if all are zero, both are 0."""
     magnitude = bits & (fmt.sign - 1)
-    largest = magnitude.amax()
-    # One less, a zero wraps to the largest of all.
-    smallest = magnitude.sub_(1).bitwise_and_(fmt.sign - 1).amin()
-    low, high = torch.stack((smallest, largest)).tolist()
-    return low + 1, high
+    low, high = torch.stack(torch.aminmax(magnitude)).tolist()
+    if low == 0 < high:  # one less, a zero wraps to the largest of all
+        low = int(magnitude.sub_(1).bitwise_and_(fmt.sign - 1).amin().item()) + 1
+    return low, high
 
 
 def _top(magnitude: int, fmt: FloatFormat) -> int:

@@ -131,7 +131,7 @@ def _write(
 ) -> None:
     """Write the rounded sum of every segment into row `slots[segment]` of `out`, `[*, H]` in the target's integers."""
     bits = flat_bits(cotangent)
-    for block in blocks(segments, bits.shape[1]):
+    for block in blocks(segments, bits.shape[1], copy_bytes=bits.element_size() if source == target else None):
         elements = bits[:, block.columns].index_select(0, segments.positions[block.tokens])
         if block.longest > 1:
             sums = segment_sums(elements, segments.within(block), block.size, block.longest, source)

@@ -17,10 +17,10 @@ from xref.torch_ops._widen import integer_view
 
 __all__ = ["Block", "Segments", "block_size", "blocks", "by_row", "flat_bits"]
 
-# Elements per block; its temporaries are a few times this many elements of 8 bytes. Smaller blocks would stay nearer
-# in a CPU's caches, but every operation ends in a barrier of all threads, and those wait long where cores are shared.
-_CPU_BLOCK = 2**20
-_GPU_BLOCK = 2**25
+# Bytes of one temporary; a block has a few at a time. On a CPU smaller ones would stay nearer in the caches, but every
+# operation ends in a barrier of all threads, and those wait long where cores are shared.
+_CPU_BYTES = 2**24
+_GPU_BYTES = 2**28
 # A segment of more tokens than a block holds is cut by columns, but not into narrower strips: memory is read by lines.
 _NARROWEST = 16
 
@@ -64,33 +64,24 @@ def by_row(token_ids: torch.Tensor, vocab_size: int, padding_idx: int | None) ->
     """Group the tokens by row; ids outside `[0, vocab_size)` or equal to `padding_idx` are left out.
 
     `token_ids` has any shape and any integer dtype (a uint64 id of 2**63 or more turns negative in int64, and is left
-    out either way). Waits for the device once.
+    out either way). The ids are sorted where they are and the rest is planned on the host: a GPU would spend longer on
+    launching such small operations than on running them. Waits for the device once.
     """
     ids, positions = token_ids.reshape(-1).to(torch.int64).sort()
-    count = torch.searchsorted(ids, ids, right=True) - torch.searchsorted(ids, ids)
-    # Tokens to leave out get a count of 0 or, where no row has the id, of -1.
-    if padding_idx is not None:
-        count.masked_fill_(ids == padding_idx, 0)
-    count.masked_fill_((ids < 0) | (ids >= vocab_size), -1)
-    # Several, one, none. A key of 8 bits sorts in one pass; being stable, the sort leaves the tokens of a row together.
-    order = count.clamp(0, 2).to(torch.uint8).sort(stable=True, descending=True).indices
-    on_host = count[order].cpu().numpy()
-    kept = on_host[: np.count_nonzero(on_host > 0)]
-    # A run of equal counts is as many segments as that count goes into its length.
-    edges = np.flatnonzero(np.diff(kept, prepend=0, append=0))
-    count_of_run = kept[edges[:-1]]
-    counts = np.repeat(count_of_run, np.diff(edges) // count_of_run)
-    order = order[: kept.size]
-    ids, positions = ids[order], positions[order]
-    segment_of = torch.zeros_like(ids)
-    segment_of[1:] = (ids[1:] != ids[:-1]).cumsum(0)
-    return Segments(
-        rows=ids.new_empty(counts.size).scatter_(0, segment_of, ids),
-        counts=counts,
-        positions=positions,
-        segment_of=segment_of,
-        out_of_range=bool((on_host < 0).any()),
-    )
+    on_host = ids.cpu().numpy()
+    starts = np.flatnonzero(np.concatenate(([True], on_host[1:] != on_host[:-1]))[: on_host.size])
+    counts = np.append(starts[1:], on_host.size)[: starts.size] - starts
+    rows = on_host[starts]
+    in_range = (rows >= 0) & (rows < vocab_size)
+    keep = in_range if padding_idx is None else in_range & (rows != padding_idx)
+    order = np.concatenate((np.flatnonzero(keep & (counts > 1)), np.flatnonzero(keep & (counts == 1))))
+    starts, counts, rows = starts[order], counts[order], rows[order]
+    # A token keeps its distance from the start of its segment, and the segment's start moves.
+    new_starts = np.cumsum(counts) - counts
+    tokens = np.arange(counts.sum()) + np.repeat(starts - new_starts, counts)
+    planned = np.concatenate((rows, tokens, np.repeat(np.arange(counts.size), counts)))
+    parts = torch.from_numpy(planned).to(ids.device).tensor_split((rows.size, rows.size + tokens.size))
+    return Segments(parts[0], counts, positions[parts[1]], parts[2], out_of_range=not in_range.all())
 
 
 def flat_bits(cotangent: torch.Tensor) -> torch.Tensor:
@@ -99,19 +90,23 @@ def flat_bits(cotangent: torch.Tensor) -> torch.Tensor:
     return bits.reshape(math.prod(cotangent.shape[:-1]), cotangent.shape[-1])
 
 
-def block_size(device: torch.device) -> int:
-    """Return how many elements to take at a time there."""
-    return _CPU_BLOCK if device.type == "cpu" else _GPU_BLOCK
+def block_size(device: torch.device, itemsize: int) -> int:
+    """Return how many elements to take at a time there, if temporaries have `itemsize` bytes an element."""
+    return (_CPU_BYTES if device.type == "cpu" else _GPU_BYTES) // itemsize
 
 
-def blocks(segments: Segments, hidden: int) -> Iterator[Block]:
-    """Cut `[R, hidden]` into blocks that cover it; segments of one token never share a block with others."""
-    size = block_size(segments.rows.device)
+def blocks(segments: Segments, hidden: int, *, copy_bytes: int | None = None) -> Iterator[Block]:
+    """Cut `[R, hidden]` into blocks that cover it; segments of one token never share a block with others.
+
+    Temporaries are float64, but for segments of one token, where `copy_bytes` is given, of that many bytes an element.
+    """
+    device = segments.rows.device
     counts = segments.counts
     ends = np.cumsum(counts)
     several = int(np.count_nonzero(counts > 1))
     first = start = 0
     while first < counts.size:
+        size = block_size(device, copy_bytes if copy_bytes and first >= several else 8)
         last = int(np.searchsorted(ends, start + size // max(hidden, 1), side="right"))
         last = max(min(last, several) if first < several else last, first + 1)
         stop = int(ends[last - 1])
