@@ -23,7 +23,7 @@ def is_traced(*arrays: Any) -> bool:
 
     Inside somebody's `jax.jit` a concrete array is a constant of the trace, and the result is as abstract as any.
     """
-    return any(isinstance(array, jax.core.Tracer) for array in (*arrays, jnp.zeros(0)))
+    return any(isinstance(array, jax.core.Tracer) for array in (*arrays, jnp.zeros(0, jnp.int32)))
 
 
 def check_token_ids(token_ids: object, call: str) -> None:

@@ -101,8 +101,8 @@ def grad_rows(
 
     Returns:
         `(row_ids, rows)`: int32 `[R]`, ascending, without repeats and without `padding_idx`; and `[R, H]`, the bits
-        of those rows of `grad_weight`. Under a trace R is the smaller of T and V. Row ids that are left over come last, are
-        all V (2**31 - 1 for None) and have rows of +0, so `table.at[row_ids].add(rows, mode="drop")` needs no care.
+        of those rows of `grad_weight`. Under a trace R is the smaller of T and V. Row ids that are left over come last,
+        are all V (2**31 - 1 for None) and have rows of +0, so `table.at[row_ids].add(rows, mode="drop")` needs no care.
 
     Raises:
         IndexError, TypeError, ValueError: as `grad_weight`.

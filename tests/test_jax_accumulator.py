@@ -1,0 +1,285 @@
+"""GradAccumulator of the JAX golden: the bits of one call, whatever the order, the split, the merge or the save."""
+
+from __future__ import annotations
+
+import io
+
+import gradient_columns
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gradient_columns import expected_table, normal, reordered_share, spread, zipf
+
+from xref import exact
+from xref.bits import FORMATS, as_bits, from_bits
+from xref.jax_ops._gradient import GradAccumulator, grad_weight
+
+pytestmark = pytest.mark.jax
+
+V, TOKENS, HIDDEN = 9, 64, 48
+
+
+def filled(ids, bits, source="float32", **options) -> GradAccumulator:
+    accumulator = GradAccumulator(V, bits.shape[-1], **options)
+    accumulator.add(ids, from_bits(bits, source))
+    return accumulator
+
+
+def result_bits(accumulator: GradAccumulator, dtype="float32"):
+    return as_bits(np.asarray(accumulator.result(dtype)))
+
+
+def assert_same_state(left: GradAccumulator, right: GradAccumulator) -> None:
+    left, right = left.state_dict(), right.state_dict()
+    assert left.keys() == right.keys()
+    for key in left:
+        np.testing.assert_array_equal(left[key], right[key], err_msg=key)
+
+
+def test_20_splits_in_any_order_and_any_merge(record_property):
+    ids, bits = zipf(TOKENS, V, 1), spread((TOKENS, HIDDEN), 2)
+    reordered_share(ids, bits, "float32", record_property)
+    whole = filled(ids, bits)
+    expected = expected_table(ids, bits, V, FORMATS["float32"], FORMATS["float32"])
+    np.testing.assert_array_equal(result_bits(whole), expected)
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        parts = np.split(rng.permutation(TOKENS), np.cumsum(rng.permutation([8, 8, 16])))
+        ranks = [GradAccumulator(V, HIDDEN) for _ in range(2)]
+        for part in parts:
+            ranks[rng.integers(2)].add(ids[part], from_bits(bits[part], "float32"))
+        ranks[0].merge(ranks[1])
+        np.testing.assert_array_equal(result_bits(ranks[0]), expected)
+        assert_same_state(ranks[0], whole)
+
+
+@pytest.mark.parametrize("source", ["float32", "float8_e4m3fn"])
+def test_hard_columns(source):
+    columns = list(gradient_columns.hard_columns(FORMATS[source], FORMATS["bfloat16"]).values())
+    for start in range(0, len(columns), HIDDEN):
+        bits = gradient_columns.packed(columns[start : start + HIDDEN], TOKENS, HIDDEN, FORMATS[source], start)
+        ids = np.full(TOKENS, 5)
+        accumulator = filled(ids[::2], bits[::2], source)
+        accumulator.add(ids[1::2], from_bits(bits[1::2], source))
+        for target in ("bfloat16", "float8_e4m3fn"):
+            expected = expected_table(ids, bits, V, FORMATS[source], FORMATS[target])
+            np.testing.assert_array_equal(result_bits(accumulator, target), expected)
+
+
+def test_cotangents_of_several_dtypes():
+    ids, single = zipf(TOKENS, V, 1), normal((TOKENS, HIDDEN), 2)
+    accumulator = filled(ids, single)
+    half = from_bits(single, "float32").astype(np.float16)
+    accumulator.add(ids, half)
+    both = np.concatenate([single, as_bits(half.astype(np.float32))])  # exact
+    expected = expected_table(np.concatenate([ids, ids]), both, V, FORMATS["float32"], FORMATS["float32"])
+    np.testing.assert_array_equal(result_bits(accumulator), expected)
+
+
+def test_a_carry_that_runs_through_every_limb():
+    places = [16 * k - 1074 for k in range(58, 74)]  # of limbs, from 2**-146 to 2**94
+    largest = [exact.round_once(2**15 - 1, place, FORMATS["float32"]) for place in places]
+    bits = np.array([*largest, exact.round_once(1, places[0], FORMATS["float32"])], np.uint32)[:, None]
+    ids = np.zeros(17, np.int64)
+    accumulator = filled(ids[:16], bits[:16])
+    assert accumulator.state_dict()["limbs"].ravel().tolist() == [2**15 - 1] * 16
+    accumulator.add(ids[16:], from_bits(bits[16:], "float32"))
+    assert accumulator.state_dict()["limbs"].ravel().tolist() == [-(2**15)] * 16 + [1]
+    expected = expected_table(ids, bits, V, FORMATS["float32"], FORMATS["float32"])
+    np.testing.assert_array_equal(result_bits(accumulator), expected)
+    accumulator.add(ids, -from_bits(bits, "float32"))
+    assert accumulator.state_dict()["limbs"].shape == (0, 1, 1)
+    assert result_bits(accumulator).tolist() == [[0]] * V
+
+
+def test_more_tokens_than_one_carry_allows():
+    count = 3 * 2**14 + 5
+    cotangent = np.full((count, 1), FORMATS["bfloat16"].largest_finite, np.uint16)
+    cotangent[: count // 2] = 0x3F80
+    accumulator = filled(np.zeros(count, np.int8), cotangent, "bfloat16")
+    largest = 255 << 120
+    total = (count - count // 2) * largest + count // 2
+    limbs = accumulator.state_dict()
+    weights = [1 << 16 * (limbs["lowest"] + k) for k in range(limbs["limbs"].shape[0])]
+    exact_total = sum(int(limb) * weight for limb, weight in zip(limbs["limbs"][:, 0, 0], weights, strict=True))
+    assert exact_total == total << 1074
+    assert result_bits(accumulator, "float8_e5m2")[0, 0] == FORMATS["float8_e5m2"].exponent
+
+
+def test_merge_leaves_the_other_alone_and_may_be_with_itself():
+    ids, bits = zipf(TOKENS, V, 1), normal((TOKENS, HIDDEN), 2)
+    bits[3, 0] = FORMATS["float32"].exponent
+    accumulator, other = filled(ids, bits), filled(ids, bits)
+    accumulator.merge(other)
+    assert_same_state(other, filled(ids, bits))
+    other.merge(other)
+    assert_same_state(accumulator, other)
+    doubled = expected_table(np.tile(ids, 2), np.tile(bits, (2, 1)), V, FORMATS["float32"], FORMATS["float32"])
+    np.testing.assert_array_equal(result_bits(other), doubled)
+
+
+def test_rows_and_padding():
+    ids, bits = np.array([7, 3, 7, 0]), normal((4, 5), 3)
+    accumulator = filled(ids, bits, padding_idx=3)
+    row_ids, rows = accumulator.result_rows(jnp.float32)
+    table = np.asarray(grad_weight(ids, from_bits(bits, "float32"), V, padding_idx=3))
+    np.testing.assert_array_equal(row_ids, [0, 7])
+    np.testing.assert_array_equal(as_bits(np.asarray(rows)), as_bits(table[[0, 7]]))
+    np.testing.assert_array_equal(result_bits(accumulator), as_bits(table))
+
+
+def test_nothing_added():
+    accumulator = GradAccumulator(V, 5)
+    accumulator.add(np.zeros((0, 2), np.int32), np.zeros((0, 2, 5), np.float32))
+    assert result_bits(accumulator).tolist() == [[0] * 5] * V
+    row_ids, rows = accumulator.result_rows("float16")
+    assert (row_ids.shape, rows.shape, rows.dtype) == ((0,), (0, 5), jnp.float16)
+    copy = GradAccumulator(V, 5)
+    copy.load_state_dict(accumulator.state_dict())
+    assert_same_state(copy, accumulator)
+
+
+def test_a_saved_state_goes_on():
+    ids, bits = zipf(TOKENS, V, 1), normal((TOKENS, HIDDEN), 2)
+    bits[5, 7] = FORMATS["float32"].nan
+    half = TOKENS // 2
+    file = io.BytesIO()
+    np.savez(file, **filled(ids[:half], bits[:half]).state_dict())
+    file.seek(0)
+    loaded = GradAccumulator(V, HIDDEN)
+    with np.load(file) as state:
+        loaded.load_state_dict(state)
+    loaded.add(ids[half:], from_bits(bits[half:], "float32"))
+    assert_same_state(loaded, filled(ids, bits))
+
+
+def test_states_added_up_as_an_all_reduce_does():
+    ids, bits = np.concatenate([np.arange(V)] * 4), spread((4 * V, HIDDEN), 2)
+    ranks = [filled(ids[i : i + V], bits[i : i + V]).state_dict() for i in range(0, 4 * V, V)]
+    lowest = min(rank["lowest"] for rank in ranks)
+    highest = max(rank["lowest"] + len(rank["limbs"]) for rank in ranks)
+    total = np.zeros((highest - lowest, V, HIDDEN), np.int32)
+    for rank in ranks:
+        start = rank["lowest"] - lowest
+        total[start : start + len(rank["limbs"])] += rank["limbs"]
+    reduced = GradAccumulator(V, HIDDEN)
+    reduced.load_state_dict({**ranks[0], "lowest": lowest, "limbs": total})
+    assert_same_state(reduced, filled(ids, bits))
+
+
+def state(**changes):
+    return {**filled(np.array([1, 4]), normal((2, 5), 3)).state_dict(), **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": 2}, "state: got version 2, expected version 1"),
+        ({"version": None}, "state: got version None, expected version 1"),
+        ({"vocab_size": 8}, "state: got vocab_size 8, expected vocab_size 9"),
+        ({"hidden": 6}, "state: got hidden 6, expected hidden 5"),
+        ({"padding_idx": 0}, "state: got padding_idx 0, expected padding_idx -1"),
+        ({"row_ids": np.array([4, 1])}, "state: got row_ids in disorder, expected ascending ids in [0, V=9)"),
+        ({"row_ids": np.array([1, 9])}, "state: got row_ids in disorder, expected ascending ids in [0, V=9)"),
+        ({"row_ids": [1, 4]}, "state: got row_ids of type list, expected a numpy.ndarray"),
+        (
+            {"limbs": np.zeros((3, 2, 6), np.int32)},
+            "state: got limbs int32 (3, 2, 6), expected int32 (K, 2, 5)",
+        ),
+        (
+            {"limbs": np.zeros((3, 2, 5), np.float32)},
+            "state: got limbs float32 (3, 2, 5), expected int32 (K, 2, 5)",
+        ),
+        (
+            {"specials": np.zeros((1, 2, 5), np.int32)},
+            "state: got specials of shape (1, 2, 5), expected a first axis of 0 or 2",
+        ),
+        (
+            {"lowest": 254, "limbs": np.zeros((3, 2, 5), np.int32)},
+            "state: got lowest 254 and 3 limbs, expected limbs in [0, 256)",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_state_that_does_not_fit_is_refused(changes, message):
+    accumulator = filled(np.array([2]), normal((1, 5), 1))
+    before = result_bits(accumulator)
+    with pytest.raises(ValueError, match="state") as raised:
+        accumulator.load_state_dict(state(**changes))
+    assert str(raised.value) == f"{message} [GradAccumulator.load_state_dict]"
+    np.testing.assert_array_equal(result_bits(accumulator), before)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "call"),
+    [
+        (
+            IndexError,
+            (
+                "token_ids: got 1 of 1 ids out of range, the first at position (0,) with value 9, "
+                "expected 0 <= id < V=9 [GradAccumulator.add]"
+            ),
+            lambda a: a.add(np.array([9]), np.ones((1, 5), np.float32)),
+        ),
+        (
+            ValueError,
+            "cotangent: got shape (1, 6), expected shape (1, 5) [GradAccumulator.add]",
+            lambda a: a.add(np.array([0]), np.ones((1, 6), np.float32)),
+        ),
+        (
+            TypeError,
+            "cotangent: got a trace, expected concrete arrays [GradAccumulator.add]",
+            lambda a: jax.jit(lambda c: a.add(np.array([0]), c))(np.ones((1, 5), np.float32)),
+        ),
+        (
+            TypeError,
+            "other: got int, expected GradAccumulator [GradAccumulator.merge]",
+            lambda a: a.merge(1),
+        ),
+        (
+            ValueError,
+            "other: got hidden 6, expected hidden 5 [GradAccumulator.merge]",
+            lambda a: a.merge(GradAccumulator(V, 6)),
+        ),
+        (
+            ValueError,
+            "other: got padding_idx 2, expected padding_idx -1 [GradAccumulator.merge]",
+            lambda a: a.merge(GradAccumulator(V, 5, padding_idx=2)),
+        ),
+        (
+            ValueError,
+            "padding_idx: got 9, expected 0 <= padding_idx < V=9 [GradAccumulator]",
+            lambda _: GradAccumulator(V, 5, padding_idx=9),
+        ),
+        (
+            TypeError,
+            (
+                "dtype: got None, expected one of float64, float32, bfloat16, float16, float8_e4m3fn, "
+                "float8_e5m2 [GradAccumulator.result]"
+            ),
+            lambda a: a.result(None),
+        ),
+    ],
+    ids=["range", "shape", "trace", "other", "other's hidden", "other's padding", "padding", "dtype"],
+)
+def test_messages(error, message, call):
+    accumulator = GradAccumulator(V, 5)
+    with pytest.raises(error) as raised:
+        call(accumulator)
+    assert str(raised.value) == message
+    assert accumulator.result_rows("float32")[0].size == 0
+
+
+def test_unchecked_ids_out_of_range_add_nothing():
+    ids, bits = np.array([2, 9, -1, 2**40]), normal((4, 5), 3)
+    accumulator = filled(ids, bits, validate=False)
+    np.testing.assert_array_equal(accumulator.result_rows("float32")[0], [2])
+
+
+def test_float64_where_x64_is_on():
+    with jax.enable_x64(True):
+        accumulator = filled(np.array([1, 1, 1]), as_bits(np.array([[1.0], [2.0**-8], [2.0**-40]])), "float64")
+        accumulator.add(np.array([1]), np.float32([[2.0**-149]]))
+        assert result_bits(accumulator, "bfloat16")[1, 0] == 0x3F81
+        assert result_bits(accumulator, "float64")[1, 0] == as_bits(np.float64([1 + 2.0**-8 + 2.0**-40]))[0]
