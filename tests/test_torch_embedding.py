@@ -317,6 +317,8 @@ def _fresh_compiler():
 class TestCompiled:
     """Traced by Dynamo; run as traced, since generating code needs a C++ compiler, and once as generated."""
 
+    # torch's own code generator uses what torch deprecates.
+    @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
     @pytest.mark.skipif(shutil.which("g++") is None, reason="g++: not found, expected a C++ compiler for Inductor")
     @pytest.mark.parametrize("verb", contract.VERBS)
     def test_as_generated_code(self, verb):
