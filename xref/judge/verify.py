@@ -105,7 +105,8 @@ def _choose(name: str, given: str | tuple[str, ...], allowed: tuple[str, ...]) -
 
 def _subjects(names: str | tuple[str, ...], devices: str | tuple[str, ...]) -> list[Subject]:
     """Return every framework on every device asked for; raise for what was asked for and is not there."""
-    chosen = _choose("framework", names, frameworks.FRAMEWORKS) or frameworks.FRAMEWORKS
+    named = _choose("framework", names, frameworks.FRAMEWORKS) or frameworks.FRAMEWORKS
+    chosen = [name for name in frameworks.FRAMEWORKS if name in named]
     kinds = _choose("device", devices, DEVICES) or ("auto",)
     subjects = []
     for name in chosen:  # all of them before the first is imported, which takes seconds
