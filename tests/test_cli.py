@@ -362,7 +362,8 @@ def test_the_file_is_made_as_any_other_would_be(runs, tmp_path):
     try:
         xref("verify", "--json", tmp_path / "out.json")
     finally:
-        os.umask(before)
+        after = os.umask(before)
+    assert after == 0o027
     assert (tmp_path / "out.json").stat().st_mode & 0o777 == 0o640
 
 

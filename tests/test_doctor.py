@@ -17,7 +17,12 @@ from xref.judge import frameworks
 
 SETTINGS = {
     "torch": {"threads", "deterministic algorithms", "TF32 matrix products", "CUDA build", "ROCm build"},
-    "jax": {"jax_enable_x64", "default matmul precision", "XLA_FLAGS", "XLA_PYTHON_CLIENT_PREALLOCATE"},
+    "jax": {
+        "jax_enable_x64",
+        "default matmul precision",
+        "XLA_FLAGS",
+        "XLA_PYTHON_CLIENT_PREALLOCATE (false by xref if not set)",
+    },
 }
 EACH = [pytest.param("torch", marks=pytest.mark.torch), pytest.param("jax", marks=pytest.mark.jax)]
 

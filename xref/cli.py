@@ -27,7 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Decides, bit for bit, whether a token-embedding kernel is right.",
+    help="The ground truth of the token embedding, confirmed bit for bit by two frameworks.",
 )
 
 FrameworkName = enum.StrEnum("FrameworkName", {name: name for name in FRAMEWORKS})  # type: ignore[misc]
@@ -44,10 +44,10 @@ def _console(*, stderr: bool = False) -> Console:
 
 @app.command()
 def verify(
-    tier: Annotated[Tier, typer.Option(help="How many cases.")] = Tier.STANDARD,
+    tier: Annotated[Tier, typer.Option(help="How many cases; --weights has its own.")] = Tier.STANDARD,
     framework: Annotated[
         list[FrameworkName] | None,
-        typer.Option(help="Run this one only (repeatable); it is then held to the pinned digests."),
+        typer.Option(help="Run this one alone, held to the pinned digests (repeatable; both if not given)."),
     ] = None,
     device: Annotated[
         list[DeviceKind] | None, typer.Option(help="Kind of device (repeatable); auto: the CPU and what else there is.")

@@ -7,6 +7,7 @@ function of `i`: any part of a table can be built without the rest.
 
 from __future__ import annotations
 
+import functools
 import mmap
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -173,6 +174,10 @@ def _covering(count: int, vocab: int) -> Ids:
     return ids[np.argsort(words(count, seed=7), kind="stable")]
 
 
+def _part(number: int, count: int, vocab: int) -> Ids:
+    return np.arange(number * count, (number + 1) * count)
+
+
 def _zipf_with_ends(count: int, vocab: int) -> Ids:
     ids = _zipf(count, vocab)
     ids[:1] = 0
@@ -192,6 +197,8 @@ _IDS: dict[str, Callable[[int, int], Ids]] = {
     "reversed": lambda count, vocab: np.sort(_zipf(count, vocab))[::-1],
     "equal": lambda count, vocab: np.full(count, vocab - 1),
     "boundary": _boundary,
+    # Every id of a large table, a sixteenth of them at a time.
+    **{f"part{n}": functools.partial(_part, n) for n in range(16)},
 }
 
 

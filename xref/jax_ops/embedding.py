@@ -1,8 +1,9 @@
 """The JAX golden of the token embedding: `hidden = weight[token_ids]`, and nothing but a copy of rows.
 
-Why it exists: it confirms the torch golden from a second framework and a second compiler, with no arithmetic in
-common; and a JAX or Pallas kernel is right if it agrees with this module in every bit. The gather is `jnp.take` under
-`jit`. Clauses EMB-1 to EMB-7 and EMB-12 of the contract hold on every device that JAX has.
+Why it exists: it confirms the torch golden from a second framework and a second compiler, with no code in common but
+the table of formats in `xref.bits`; and a JAX or Pallas kernel is right if it agrees with this module in every bit. The
+gather is `jnp.take` under `jit`. Clauses EMB-1 to EMB-7 and EMB-12 of the contract hold on every device that JAX has;
+a NumPy table is put on the device first.
 
     import xref.jax_ops.embedding as golden
     hidden = golden.forward(token_ids, weight)
@@ -49,7 +50,7 @@ def forward(token_ids: Array, weight: Array, *, validate: bool = True) -> jax.Ar
         IndexError: a concrete id is out of range; the message names how many, the first one's position and value, and
             `V`.
         TypeError: an argument is not an array, the ids are not integers, or the table's dtype is not listed.
-        ValueError: the table is not two-dimensional.
+        ValueError: the table is not two-dimensional, or the ids are committed to another device.
     """
     return _embedding(token_ids, weight, validate=validate, widened=False, call="forward")
 
@@ -93,6 +94,7 @@ class NativeEmbeddingOp:
 def _embedding(token_ids: Array, weight: Array, *, validate: bool, widened: bool, call: str) -> jax.Array:
     _arguments.check_token_ids(token_ids, call)
     _arguments.check_weight(weight, call, widened=widened)
+    _arguments.check_same_device(token_ids, weight, call)
     if validate:
         _arguments.check_range(token_ids, weight.shape[0], call)
     ids = _arguments.narrow(token_ids, weight.shape[0])

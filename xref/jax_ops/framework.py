@@ -179,5 +179,5 @@ def settings() -> dict[str, str]:
         "jax_enable_x64": str(config.jax_enable_x64),
         "default matmul precision": str(config.jax_default_matmul_precision),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", "not set"),
-        "XLA_PYTHON_CLIENT_PREALLOCATE": os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"],
+        "XLA_PYTHON_CLIENT_PREALLOCATE (false by xref if not set)": os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"],
     }

@@ -18,7 +18,8 @@ from xref.judge.verdict import Ledger, mismatch
 
 __all__ = ["compare_gradients", "examine_gradient", "expect_gradients", "gradient_inputs"]
 
-_ORDERS, _SPLITS = 5, 3
+_ORDERS, _SPLITS = 5, 2
+_MICRO_BATCH = 64
 # What grad_rows may hold for an element of the cotangents: the sums in their working form, before they are rounded.
 _BYTES_AN_ELEMENT = 128
 _FIXED_OVERHEAD = 4 << 20
@@ -139,7 +140,11 @@ class _Gradient:
 
     def _forms(self) -> dict[str, Callable[[], Bits]]:
         """The other ways to the same gradient, by name."""
-        forms = {"rows": self._by_rows, "accumulated": lambda: self._accumulated(np.arange(self.ids.size), 1)}
+        if not self.case.forms:
+            return {}
+        whole = np.arange(self.ids.size)
+        forms: dict[str, Callable[[], Bits]] = {"rows": self._by_rows}
+        forms["accumulated"] = functools.partial(self._accumulated, [whole])
         for verb in contract.VERBS:
             given = contract.result_dtype(verb, self.case.result)
             if given == self.case.source and self.case.padding_idx is None:
@@ -155,13 +160,14 @@ class _Gradient:
         dense[self.framework.numpy_of(row_ids)] = self.framework.bits_of(rows)
         return dense
 
-    def _accumulated(self, order: Ids, parts: int) -> Bits:
-        """Accumulators of `parts` shares of the tokens, each in two micro-batches, merged and rounded once."""
+    def _accumulated(self, shares: list[Ids]) -> Bits:
+        """One accumulator for each share of the tokens, fed in micro-batches; merged, and rounded once."""
         flat, elements = self.ids.reshape(-1), self.cotangent.reshape(self.ids.size, self.case.hidden)
         total = self._fresh()
-        for share in np.array_split(order, parts):
+        for share in shares:
             rank = self._fresh()
-            for batch in np.array_split(share, 2):
+            for start in range(0, share.size, _MICRO_BATCH):
+                batch = share[start : start + _MICRO_BATCH]
                 rank.add(*self._put(flat[batch], elements[batch]))
             total.merge(rank)
         return self._bits(total.result(self.options["dtype"]))
@@ -214,7 +220,8 @@ class _Gradient:
         for n, order in enumerate([*orders, np.arange(flat.size)[::-1]]):
             yield f"permuted {n}", functools.partial(dense, flat[order], elements[order])
         for n, order in enumerate(orders[:_SPLITS]):
-            yield f"split {n}", functools.partial(self._accumulated, order, n + 2)
+            shares = np.split(order, [_MICRO_BATCH, 3 * _MICRO_BATCH][: n + 1])
+            yield f"split {n}", functools.partial(self._accumulated, shares)
         traced = self.framework.traced(self._traceable)
         if traced is not None:
             yield "mode jit", lambda: self._bits(traced(*self._put(flat, elements)))

@@ -43,12 +43,12 @@ Progress = Callable[[str, int, int], None]
 def verify(
     *,
     tier: str = "standard",
-    framework: tuple[str, ...] = (),
-    device: tuple[str, ...] = ("auto",),
-    dtype: tuple[str, ...] = (),
-    weights_file: Path | None = None,
+    framework: str | tuple[str, ...] = (),
+    device: str | tuple[str, ...] = ("auto",),
+    dtype: str | tuple[str, ...] = (),
+    weights_file: str | Path | None = None,
     tensor: str | None = None,
-    ids_file: Path | None = None,
+    ids_file: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Run the goldens on fixed-seed cases, or on a checkpoint's table, and compare every element by its bits.
@@ -87,7 +87,7 @@ def verify(
     if weights_file is None:
         steps, what = _fixed_steps(Tier(chosen), dtypes, subjects, ledger), f"{chosen} tier"
     else:
-        work = _from_weights(weights_file, tensor, ids_file)
+        work = _from_weights(Path(weights_file), tensor, None if ids_file is None else Path(ids_file))
         steps, what = [(work.id, functools.partial(_compare, lambda: work, subjects, ledger))], work.id
         expect(subjects, tuple(work.answers), ledger, refusals=False, conditions=True)
     lines: set[str] = set()
@@ -98,16 +98,18 @@ def verify(
     return _report(subjects, ledger, lines, what, time.monotonic() - begun)
 
 
-def _choose(name: str, given: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
+def _choose(name: str, given: str | tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
+    given = (given,) if isinstance(given, str) else given
     for value in given:
         if value not in allowed:
             raise errors.UsageError(errors.message(f"--{name}", repr(value), f"one of {', '.join(allowed)}", _CALL))
     return tuple(dict.fromkeys(given))
 
 
-def _subjects(names: tuple[str, ...], devices: tuple[str, ...]) -> list[Subject]:
+def _subjects(names: str | tuple[str, ...], devices: str | tuple[str, ...]) -> list[Subject]:
     """Return every framework on every device asked for; raise for what was asked for and is not there."""
-    chosen = _choose("framework", names, frameworks.FRAMEWORKS) or frameworks.FRAMEWORKS
+    named = _choose("framework", names, frameworks.FRAMEWORKS) or frameworks.FRAMEWORKS
+    chosen = [name for name in frameworks.FRAMEWORKS if name in named]
     kinds = _choose("device", devices, DEVICES) or ("auto",)
     subjects = []
     for name in chosen:  # all of them before the first is imported, which takes seconds
@@ -188,7 +190,7 @@ def _compare_gradient(case: GradientCase, subjects: list[Subject], ledger: Ledge
 def _side_by_side(subjects: list[Subject], run: Callable[[Subject], Result]) -> list[Result]:
     """Run all subjects at once, since compilers and kernels leave the interpreter to others while they work.
 
-    The first one runs in this thread, where torch's memory profiler wants to be.
+    The first one runs in this thread, where torch's memory profiler writes no complaint to the terminal.
     """
     first, *others = subjects
     with ThreadPoolExecutor(max(len(others), 1)) as pool:

@@ -140,6 +140,8 @@ def _from_text(path: Path) -> Ids:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise _error(path, f"bytes that are not text ({error})", "integers in UTF-8 text") from error
+    except OSError as error:
+        raise _error(path, f"a file that cannot be read ({error.strerror})", "a readable file") from error
     return np.array(list(_integers(text, path)), dtype=np.int64)
 
 

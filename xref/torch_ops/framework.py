@@ -137,8 +137,8 @@ def _grad_traced(call: Call) -> Call:
 
 def _compiled(call: Call) -> Call:
     def run(ids: Any, table: Any) -> Any:
-        # Traced anew for every table, or Dynamo gives up on one that has seen many dtypes. Tracing is what could
-        # change an operator's meaning; generating code from the trace would need a C++ compiler here.
+        # Traced anew for every table, or Dynamo gives up on one that has seen many dtypes. The trace is
+        # run as it is: generating code from it would need a C++ compiler here.
         torch.compiler.reset()
         with warnings.catch_warnings():
             # Dynamo makes an object of an autograd function, of which torch itself warns.
