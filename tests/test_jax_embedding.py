@@ -13,6 +13,7 @@ import pytest
 from helpers import (
     HIDDEN,
     LAYOUTS,
+    NARROW_DTYPES,
     NARROW_VERBS,
     VERBS,
     WIDE_VERBS,
@@ -498,4 +499,41 @@ else:
     raise AssertionError("not refused")
 """
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+@pytest.mark.parametrize("dtype", NARROW_DTYPES)
+def test_a_table_that_is_a_constant_of_the_program_keeps_every_bit(dtype):
+    table = every_pattern(FORMATS[dtype], 64)
+    weight = jnp.asarray(from_bits(table, dtype))
+    rows = jax.jit(lambda ids: golden.forward(ids, weight))(jnp.arange(table.shape[0]))
+    assert_same_bits(bits_of(rows), table)
+
+
+@pytest.mark.parametrize("dtype", NARROW_DTYPES)
+def test_an_output_that_is_used_twice_keeps_every_bit(dtype):
+    table = every_pattern(FORMATS[dtype], 64)
+
+    def twice(ids, weight):
+        return golden.forward(ids, weight), golden.forward_fp32(ids, weight).sum()
+
+    rows, _ = jax.jit(twice)(jnp.arange(table.shape[0]), jnp.asarray(from_bits(table, dtype)))
+    assert_same_bits(bits_of(rows), table)
+
+
+def test_a_table_sharded_over_its_rows_keeps_every_bit():
+    code = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from xref import bits
+from xref.jax_ops import embedding as golden
+table = np.arange(1 << 16, dtype="u2").reshape(1024, 64)
+for dtype in ("bfloat16", "float16"):
+    place = NamedSharding(Mesh(np.array(jax.devices()), "x"), PartitionSpec("x"))
+    weight = jax.device_put(bits.from_bits(table, dtype), place)
+    for call in (golden.forward, jax.jit(golden.forward)):
+        got = bits.as_bits(np.asarray(call(np.arange(1024), weight)))
+        assert (got == table).all(), (dtype, int((got != table).sum()))
+"""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)

@@ -43,4 +43,4 @@ def test_the_examples_run_in_order_and_print_what_they_say(framework):
     code = "\n".join(example for name, example in EXAMPLES if name == framework)
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == re.findall(r"^# (token_ids: .*)$", code, re.MULTILINE)
+    assert done.stdout.splitlines() == re.findall(r"^# ((?:token_ids: |native ).*)$", code, re.MULTILINE)

@@ -2,8 +2,8 @@
 
 Why it exists: it confirms the torch golden from a second framework and a second compiler, with no code in common but
 the table of formats in `xref.bits`; and a JAX or Pallas kernel is right if it agrees with this module in every bit. The
-gather is `jnp.take` under `jit`. Clauses EMB-1 to EMB-7 and EMB-12 of the contract hold on every device that JAX has;
-a NumPy table is put on the device first.
+gather is `jnp.take` under `jit`, the gradient of both verbs `grad_weight`: the exact sum of each row's cotangents,
+rounded once. All clauses of the contract hold on every device that JAX has; a NumPy table is put on the device first.
 
     import xref.jax_ops.embedding as golden
     hidden = golden.forward(token_ids, weight)
@@ -12,8 +12,10 @@ It works eagerly and under `jax.jit`, `jax.vmap`, `jax.grad` and `jax.vjp`. Conc
 trace of the ids nothing can be raised: there an out-of-range id gives a row of quiet NaN, never a real row, and adds
 nothing to the gradient.
 
-Not promised: forward-mode differentiation and second derivatives; anything about ids that the caller's own `jax.jit`
-or `jax.vmap` narrowed on the way in (with x64 off, JAX turns the int64 id 2**32 + 1 into 1 before this module sees it).
+Not promised: NaNs of bfloat16 and float8_e5m2 inside `lax.scan` and `lax.map` on a CPU, where XLA quiets them; tables
+of 2**31 rows or more; forward-mode differentiation and second derivatives; anything about ids that the caller's own
+`jax.jit` or `jax.vmap` narrowed on the way in (with x64 off, JAX turns the int64 id 2**32 + 1 into 1 before this module
+sees it).
 """
 
 from __future__ import annotations

@@ -55,11 +55,11 @@ def judging(ledger: Ledger, subject: Subject, clause: str, against: str, call: s
         yield
     except MisformedError as error:
         ledger.record(clause, subject.where, against, elements=0, problem=str(error), call=call)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         ledger.error(clause, subject.where, against, described(error), call=call)
 
 
-def described(error: Exception) -> str:
+def described(error: BaseException) -> str:
     """Return the error's type and the first line of its message: frameworks append a page of advice."""
     first = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -99,7 +99,7 @@ def _permuted(ids: Ids, keys: Keys, vocab: int) -> Iterator[Group]:
     for seed in range(3):
         order = np.argsort(words(ids.size, seed=100 + seed), kind="stable")
         yield [Batch(ids[order], keys[order])]
-    yield [Batch(np.ascontiguousarray(ids[::-1]), np.ascontiguousarray(keys[::-1]))]
+    yield [Batch(ids[::-1].copy(), keys[::-1].copy())]
 
 
 def _filled(flat: Ids, size: int, fill: int) -> Ids:

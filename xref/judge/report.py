@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
@@ -47,8 +48,10 @@ def show(report: Report, console: Console) -> None:
     console.print(f"Digest of all outputs: {report.digest}", soft_wrap=True, highlight=False)
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, *, inputs: Sequence[Path] = ()) -> None:
     """Raise `UsageError` unless a file can be made at `path`: better before a run than after it."""
+    if any(path.resolve() == given.resolve() for given in inputs):
+        raise errors.UsageError(errors.message("--json", f"{path}, an input of this run", "another file", "verify"))
     if path.is_dir():
         raise errors.UsageError(errors.message("--json", f"{path}, a folder", "a file", "verify"))
     if path.exists() and not path.is_file():  # such as /dev/null, which a file must not replace

@@ -255,7 +255,7 @@ def _refusal(run: Callable[[Any, Any], Any], given: tuple[Any, Any], expected: E
     """Return what is wrong with how a call refuses its ids, or None if it raises just what it must."""
     try:
         run(*given)
-    except Exception as error:  # the type is what is judged
+    except (Exception, SystemExit) as error:  # the type is what is judged
         if type(error) is type(expected) and str(error) == str(expected):
             return None
         return f"error: got {described(error)}, expected {described(expected)}"
