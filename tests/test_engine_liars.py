@@ -181,7 +181,7 @@ def _layouts_dense(monkeypatch):
 
 
 def _form_unchecked(monkeypatch):
-    monkeypatch.setattr(run, "_formed", lambda framework, out, wanted: framework.bits_of(out))
+    monkeypatch.setattr(run, "formed", lambda framework, out, wanted: framework.bits_of(out))
 
 
 def _overlap_unseen(monkeypatch):

@@ -63,9 +63,9 @@ def verify(
         if json is not None:
             reports.check_writable(json, inputs=[path for path in (weights, ids) if path is not None])
         report = _with_progress(tier, framework, device, dtype, weights, tensor, ids)
+        reports.show(report, _console())
         if json is not None:
             reports.write_json(report, json)
-        reports.show(report, _console())
     except errors.NothingComparedError as error:
         raise _stopped(error, 3) from error
     except errors.XrefError as error:
