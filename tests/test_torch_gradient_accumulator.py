@@ -141,6 +141,15 @@ def test_the_digits_weigh_what_the_class_says():
     assert total == (-(2**80) + 1) << (256 - 40)
 
 
+def test_specials_and_zeros_take_no_digits():
+    accumulator = GradAccumulator(2, 2)
+    accumulator.add(torch.tensor([1, 1]), torch.tensor([[1.0, 3.0], [2.0, 1.0]]))
+    digits = accumulator.state_dict()["digits"]
+    accumulator.add(torch.tensor([1, 1]), torch.tensor([[math.inf, -0.0], [math.nan, 0.0]]))
+    accumulator.add(torch.tensor([1]), torch.zeros(1, 2))
+    assert torch.equal(accumulator.state_dict()["digits"], digits)
+
+
 def test_a_state_is_a_copy_and_so_is_what_is_loaded():
     accumulator = filled(4)
     before = bits_of(accumulator.result(torch.float64))
