@@ -161,6 +161,16 @@ def test_a_state_is_a_copy_and_so_is_what_is_loaded():
     assert not state["digits"].any()
 
 
+def test_digits_summed_over_many_ranks_are_carried_when_they_are_loaded():
+    accumulator = GradAccumulator(1, 1)
+    digits = torch.tensor([2**62, 2**62, 0]).view(3, 1, 1)
+    header = {"version": 1, "vocab_size": 1, "hidden": 1, "padding_idx": None, "specials": None}
+    accumulator.load_state_dict({**header, "lowest": 0, "row_ids": torch.tensor([0]), "digits": digits})
+    for _ in range(3):
+        accumulator.add(torch.tensor([0]), torch.tensor([[2.0**62]], dtype=torch.float64))
+    assert accumulator.result(torch.float64).tolist() == [[float((2**62 << 32) + 4 * 2**62)]]
+
+
 def test_carrying_early_changes_nothing(monkeypatch):
     plain, eager = GradAccumulator(9, 3), GradAccumulator(9, 3)
     for seed in range(7):

@@ -151,14 +151,16 @@ class _GradWeight(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[torch.Tensor, int]:
         ids, cotangents = (
-            [arg] * info.batch_size if dim is None else arg.unbind(dim)
+            arg.expand(info.batch_size, *arg.shape) if dim is None else arg.movedim(dim, 0)
             for arg, dim in zip(args[:2], in_dims[:2], strict=True)
         )
-        entries = [
-            _GradWeight.apply(i, c, *args[2:])  # type: ignore[no-untyped-call]
-            for i, c in zip(ids, cotangents, strict=True)
-        ]
-        return torch.stack(entries), 0
+        vocab_size, target = args[2], args[4]
+        out = cotangents.new_empty(
+            (info.batch_size, vocab_size, cotangents.shape[-1]), dtype=getattr(torch, target.name)
+        )
+        for entry, pair in zip(out, zip(ids, cotangents, strict=True), strict=True):
+            entry.copy_(_GradWeight.apply(*pair, *args[2:]))  # type: ignore[no-untyped-call]
+        return out, 0
 
 
 def _check(
