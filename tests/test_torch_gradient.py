@@ -24,12 +24,13 @@ from gradient_cases import (
     reordered_share,
     subnormal_bits,
 )
-from helpers import LAYOUTS, assert_same_bits, derandomised
+from helpers import LAYOUTS, assert_same_bits, derandomised, raises
 from hypothesis import given
 from hypothesis import strategies as st
 
 from xref import exact
 from xref.bits import FORMATS
+from xref.errors import UsageError
 
 pytestmark = pytest.mark.torch
 
@@ -399,6 +400,7 @@ def test_blocks_do_not_matter(source, monkeypatch):
 def test_blocks_cover_every_segment_and_column_once():
     segments = _segments.by_row(torch.tensor([3, 1, 1, 7, 3, 3, 9, 2, 2, 2, 2, 2]), 9, padding_idx=None)
     assert segments.out_of_range
+    assert not _segments.by_row(torch.tensor([1, 0]), 2, padding_idx=0).out_of_range
     assert segments.rows.tolist() == [1, 2, 3, 7]
     assert segments.counts.tolist() == [2, 5, 3, 1]
     assert [sorted(part) for part in np.split(segments.positions.numpy(), [2, 7, 10])] == [
@@ -451,17 +453,41 @@ def test_settings_of_torch_change_nothing(source):
             assert_same_bits(bits_of(accumulator.result_rows(dtype)[1]), rows)
 
 
-def test_no_graph_is_built_and_no_input_is_changed():
-    ids, cotangent = torch.tensor([1, 1, 0, 1]), torch.full((4, 2), 0.3, requires_grad=True)
+def test_modes_of_autograd_change_nothing_and_no_input_is_changed():
+    ids, cotangent = torch.tensor([1, 1, 0, 1]), torch.full((4, 2), 0.3)
     before = bits_of(cotangent).copy()
-    first = grad_weight(ids, cotangent * 1, 2)
+    first = grad_weight(ids, cotangent, 2)
     assert not first.requires_grad
-    with torch.no_grad():
-        assert_same_bits(bits_of(grad_weight(ids, cotangent, 2)), bits_of(first))
-    with torch.inference_mode():
-        assert_same_bits(bits_of(grad_weight(ids, cotangent, 2)), bits_of(first))
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert_same_bits(bits_of(grad_weight(ids, cotangent, 2)), bits_of(first))
+    cotangent.requires_grad_()
+    for form in (lambda: grad_weight(ids, cotangent, 2), lambda: grad_rows(ids, cotangent)[1]):
+        assert_same_bits(bits_of(form()), bits_of(first))
     assert_same_bits(bits_of(cotangent), before)
     assert ids.tolist() == [1, 1, 0, 1]
+
+
+@pytest.mark.parametrize("in_dims", [(0, 0), (None, 0), (0, None), (1, 2)], ids=str)
+def test_vmap_is_a_loop(in_dims):
+    rng = np.random.default_rng(9)
+    ids, cotangent = torch.from_numpy(rng.integers(0, 4, (3, 5))), torch.randn(3, 5, 2, generator=torch.manual_seed(0))
+    entries = [
+        grad_weight(ids[i if in_dims[0] is not None else 0], cotangent[i if in_dims[1] is not None else 0], 4)
+        for i in range(3)
+    ]
+    moved = [
+        tensor[0] if dim is None else tensor.movedim(0, dim)
+        for tensor, dim in zip((ids, cotangent), in_dims, strict=True)
+    ]
+    got = torch.func.vmap(lambda i, c: grad_weight(i, c, 4), in_dims=in_dims)(*moved)
+    assert_same_bits(bits_of(got), bits_of(torch.stack(entries)))
+
+
+def test_a_second_derivative_raises():
+    cotangent = torch.ones(2, 3, requires_grad=True)
+    with raises(UsageError, "derivative: got a second one, expected the gradient to be the last [grad_weight]"):
+        grad_weight(torch.tensor([0, 1]), cotangent, 2).sum().backward()
 
 
 def test_memory_beyond_the_result_grows_with_the_tokens_not_with_the_table():

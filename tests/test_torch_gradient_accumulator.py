@@ -141,6 +141,15 @@ def test_the_digits_weigh_what_the_class_says():
     assert total == (-(2**80) + 1) << (256 - 40)
 
 
+def test_specials_and_zeros_take_no_digits():
+    accumulator = GradAccumulator(2, 2)
+    accumulator.add(torch.tensor([1, 1]), torch.tensor([[1.0, 3.0], [2.0, 1.0]]))
+    digits = accumulator.state_dict()["digits"]
+    accumulator.add(torch.tensor([1, 1]), torch.tensor([[math.inf, -0.0], [math.nan, 0.0]]))
+    accumulator.add(torch.tensor([1]), torch.zeros(1, 2))
+    assert torch.equal(accumulator.state_dict()["digits"], digits)
+
+
 def test_a_state_is_a_copy_and_so_is_what_is_loaded():
     accumulator = filled(4)
     before = bits_of(accumulator.result(torch.float64))
@@ -150,6 +159,16 @@ def test_a_state_is_a_copy_and_so_is_what_is_loaded():
     accumulator.load_state_dict(state)
     accumulator.add(torch.tensor([0]), torch.ones(1, 3))
     assert not state["digits"].any()
+
+
+def test_digits_summed_over_many_ranks_are_carried_when_they_are_loaded():
+    accumulator = GradAccumulator(1, 1)
+    digits = torch.tensor([2**62, 2**62, 0]).view(3, 1, 1)
+    header = {"version": 1, "vocab_size": 1, "hidden": 1, "padding_idx": None, "specials": None}
+    accumulator.load_state_dict({**header, "lowest": 0, "row_ids": torch.tensor([0]), "digits": digits})
+    for _ in range(3):
+        accumulator.add(torch.tensor([0]), torch.tensor([[2.0**62]], dtype=torch.float64))
+    assert accumulator.result(torch.float64).tolist() == [[float((2**62 << 32) + 4 * 2**62)]]
 
 
 def test_carrying_early_changes_nothing(monkeypatch):

@@ -89,10 +89,10 @@ class GradAccumulator:
             elements = bits[:, block.columns].index_select(0, segments.positions[block.tokens])
             sums = segment_sums(elements, segments.within(block), block.size, block.longest, source)
             self._add_sums(sums, slots[block.segments], block.columns)
-        self._added()
+        self._added(1)
 
     def merge(self, other: GradAccumulator) -> None:
-        """Add what another accumulator holds, which stays as it is; it may be on another device.
+        """Add what another accumulator holds, which stays as it is and may be on another device.
 
         Raises:
             TypeError: `other` is no GradAccumulator.
@@ -104,8 +104,8 @@ class GradAccumulator:
         if other is self:
             raise errors.bad_value("other", "the accumulator itself", "another one", call)
         self._check_same(other._header(), "other", call)
-        other._carry()
         self._merge(other._rows, other._lowest, other._digits, other._specials)
+        self._added(1 + other._uncarried)
 
     def result(self, dtype: torch.dtype) -> torch.Tensor:
         """Return the gradient, `[V, H]`: every element the exact sum, rounded once to `dtype`, any of the contract.
@@ -172,6 +172,7 @@ class GradAccumulator:
             raise errors.bad_value("state", "row_ids in disorder", f"ascending ids in [0, V={self.vocab_size})", call)
         self._clear()
         self._merge(row_ids, places[0], digits, specials)
+        self._added(_MOST_UNCARRIED)
 
     def _clear(self) -> None:
         self._rows = self._rows.new_empty(0)
@@ -240,10 +241,10 @@ class GradAccumulator:
             self._add_specials(specials.to(self._rows.device), slots, slice(None))
         self._add_places(lowest, digits.shape[0])
         self._digits[lowest - self._lowest :][: digits.shape[0]].index_add_(1, slots, digits)
-        self._added()
 
-    def _added(self) -> None:
-        self._uncarried += 1
+    def _added(self, additions: int) -> None:
+        """Note additions to the digits, and carry these before int64 could be too small."""
+        self._uncarried += additions
         if self._uncarried >= _MOST_UNCARRIED:
             self._carry()
 

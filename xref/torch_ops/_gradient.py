@@ -9,14 +9,19 @@ How: the tokens are grouped by row (`_segments`), the groups summed block by blo
 proven exact (`_bins`), and each sum rounded once (`_rounding`). Sums that take more than two bins, and those of an
 accumulator, are integers in between (`_digits`).
 
-Not promised: differentiation through the gradient, `vmap`, more than 2**60 tokens, and, on a GPU, that nothing
-waits: the count of every row's tokens and the exponents of every block are read back.
+`grad_weight` is one operator to autograd and to `torch.func`, `vmap` included.
+
+Not promised: second derivatives, which raise; more than 2**60 tokens; and, on a GPU, that nothing waits: the ids and
+the exponents of every block are read back.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from xref import errors
 from xref.bits import FloatFormat
 from xref.torch_ops import _arguments, _digits
 from xref.torch_ops._accumulator import GradAccumulator
@@ -60,18 +65,15 @@ def grad_weight(
         IndexError: an id is out of range; the message names how many, the first one's position and value, and V.
         TypeError: the ids are not integers, or a dtype is not of the contract.
         ValueError: the shapes do not fit, `padding_idx` is outside `[0, V)`, V is negative, or the devices differ.
+        UsageError: in the backward pass of the result: the gradient is not differentiable.
     """
     call = "grad_weight"
     vocab_size = _arguments.check_size(vocab_size, "vocab_size", call)
     source, target = _check(token_ids, cotangent, dtype, call)
     padding_idx = _arguments.check_padding_idx(padding_idx, vocab_size, call)
-    # Before anything waits for the device: a GPU writes the zeros while the host plans.
-    out = cotangent.new_zeros((vocab_size, cotangent.shape[-1]), dtype=integer_dtype(target))
-    segments = by_row(token_ids, vocab_size, padding_idx)
-    if validate and segments.out_of_range:
-        _arguments.check_range(token_ids, vocab_size, call)
-    _write(out, segments.rows, segments, cotangent, source, target)
-    return out.view(getattr(torch, target.name))
+    return _GradWeight.apply(  # type: ignore[no-untyped-call]
+        token_ids, cotangent, vocab_size, source, target, padding_idx, call if validate else None
+    )
 
 
 def grad_rows(
@@ -110,6 +112,55 @@ def grad_rows(
     out = cotangent.new_empty((row_ids.numel(), cotangent.shape[-1]), dtype=integer_dtype(target))
     _write(out, torch.searchsorted(row_ids, segments.rows), segments, cotangent, source, target)
     return row_ids, out.view(getattr(torch, target.name))
+
+
+class _GradWeight(torch.autograd.Function):
+    """The dense gradient as one operator: transforms of `torch.func` hand its `forward` plain tensors.
+
+    `call` names the public function in the range check's message, and None leaves the check out.
+    """
+
+    @staticmethod
+    def forward(
+        token_ids: torch.Tensor,
+        cotangent: torch.Tensor,
+        vocab_size: int,
+        source: FloatFormat,
+        target: FloatFormat,
+        padding_idx: int | None,
+        call: str | None,
+    ) -> torch.Tensor:
+        # Before anything waits for the device: a GPU writes the zeros while the host plans.
+        out = cotangent.new_zeros((vocab_size, cotangent.shape[-1]), dtype=integer_dtype(target))
+        segments = by_row(token_ids, vocab_size, padding_idx)
+        if call is not None and segments.out_of_range:
+            _arguments.check_range(token_ids, vocab_size, call)
+        _write(out, segments.rows, segments, cotangent, source, target)
+        return out.view(getattr(torch, target.name))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        raise errors.UsageError(
+            errors.message("derivative", "a second one", "the gradient to be the last", "grad_weight")
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[torch.Tensor, int]:
+        ids, cotangents = (
+            arg.expand(info.batch_size, *arg.shape) if dim is None else arg.movedim(dim, 0)
+            for arg, dim in zip(args[:2], in_dims[:2], strict=True)
+        )
+        vocab_size, target = args[2], args[4]
+        out = cotangents.new_empty(
+            (info.batch_size, vocab_size, cotangents.shape[-1]), dtype=getattr(torch, target.name)
+        )
+        for entry, pair in zip(out, zip(ids, cotangents, strict=True), strict=True):
+            entry.copy_(_GradWeight.apply(*pair, *args[2:]))  # type: ignore[no-untyped-call]
+        return out, 0
 
 
 def _check(
