@@ -96,10 +96,10 @@ def test_a_carry_that_runs_through_every_limb():
 def test_more_tokens_than_one_carry_allows():
     count = 3 * 2**14 + 5
     cotangent = np.full((count, 1), FORMATS["bfloat16"].largest_finite, np.uint16)
-    cotangent[: count // 2] = 0x3F80
+    cotangent[:7] = 0x3F80
     accumulator = filled(np.zeros(count, np.int8), cotangent, "bfloat16")
     largest = 255 << 120
-    total = (count - count // 2) * largest + count // 2
+    total = (count - 7) * largest + 7
     limbs = accumulator.state_dict()
     weights = [1 << 16 * (limbs["lowest"] + k) for k in range(limbs["limbs"].shape[0])]
     exact_total = sum(int(limb) * weight for limb, weight in zip(limbs["limbs"][:, 0, 0], weights, strict=True))
@@ -117,6 +117,16 @@ def test_merge_leaves_the_other_alone_and_may_be_with_itself():
     assert_same_state(accumulator, other)
     doubled = expected_table(np.tile(ids, 2), np.tile(bits, (2, 1)), V, FORMATS["float32"], FORMATS["float32"])
     np.testing.assert_array_equal(result_bits(other), doubled)
+
+
+def test_merged_specials_stay_in_their_rows():
+    infinity = from_bits(np.full((1, 5), FORMATS["float32"].exponent, np.uint32), "float32")
+    one, other = GradAccumulator(V, 5), GradAccumulator(V, 5)
+    for row, cotangent in ((6, infinity), (1, -infinity), (4, np.ones((1, 5), np.float32))):
+        other.add(np.array([row]), cotangent)
+    one.merge(other)
+    assert np.asarray(one.result(np.float32))[:, 2].tolist() == [0, -np.inf, 0, 0, 1, 0, np.inf, 0, 0]
+    assert_same_state(one, other)
 
 
 def test_rows_and_padding():
@@ -142,8 +152,8 @@ def test_nothing_added():
 
 def test_a_saved_state_goes_on():
     ids, bits = zipf(TOKENS, V, 1), normal((TOKENS, HIDDEN), 2)
-    bits[5, 7] = FORMATS["float32"].nan
     half = TOKENS // 2
+    bits[5, 7], bits[half + 5, 8] = FORMATS["float32"].nan, FORMATS["float32"].largest_finite
     file = io.BytesIO()
     np.savez(file, **filled(ids[:half], bits[:half]).state_dict())
     file.seek(0)
@@ -156,6 +166,7 @@ def test_a_saved_state_goes_on():
 
 def test_states_added_up_as_an_all_reduce_does():
     ids, bits = np.concatenate([np.arange(V)] * 4), spread((4 * V, HIDDEN), 2)
+    bits[2::V, 3] = FORMATS["float32"].exponent  # +inf on every rank
     ranks = [filled(ids[i : i + V], bits[i : i + V]).state_dict() for i in range(0, 4 * V, V)]
     lowest = min(rank["lowest"] for rank in ranks)
     highest = max(rank["lowest"] + len(rank["limbs"]) for rank in ranks)
@@ -164,7 +175,9 @@ def test_states_added_up_as_an_all_reduce_does():
         start = rank["lowest"] - lowest
         total[start : start + len(rank["limbs"])] += rank["limbs"]
     reduced = GradAccumulator(V, HIDDEN)
-    reduced.load_state_dict({**ranks[0], "lowest": lowest, "limbs": total})
+    specials = np.sum([rank["specials"] for rank in ranks], axis=0, dtype=np.int32)
+    assert specials.max() == 4
+    reduced.load_state_dict({**ranks[0], "lowest": lowest, "limbs": total, "specials": specials})
     assert_same_state(reduced, filled(ids, bits))
 
 

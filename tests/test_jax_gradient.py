@@ -20,7 +20,7 @@ from jax import lax
 
 from xref import exact
 from xref.bits import FORMATS, as_bits, from_bits
-from xref.jax_ops import _placement, _segment_sums, _segments
+from xref.jax_ops import _arguments, _limbs, _placement, _segment_sums, _segments
 from xref.jax_ops._gradient import grad_rows, grad_weight
 
 pytestmark = pytest.mark.jax
@@ -28,7 +28,8 @@ pytestmark = pytest.mark.jax
 TOKENS, HIDDEN = 64, 48
 PAIRS = [
     *(("float32", target) for target in ("float32", "bfloat16", "float16", "float8_e4m3fn")),
-    *((name, name) for name in ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")),
+    *(("bfloat16", "bfloat16"), ("float16", "float16"), ("float16", "float32")),
+    *(("float8_e4m3fn", "float8_e5m2"), ("float8_e5m2", "float8_e4m3fn")),
 ]
 
 
@@ -75,7 +76,7 @@ def sums(draw):
     return source, target, draw(st.lists(close | st.integers(0, (1 << fmt.width) - 1), max_size=TOKENS))
 
 
-@settings(derandomize=True, max_examples=200, deadline=None, database=None)
+@settings(derandomize=True, max_examples=100, deadline=None, database=None)
 @given(sums())
 def test_any_bit_patterns(case):
     source, target, elements = case
@@ -83,13 +84,39 @@ def test_any_bit_patterns(case):
     check(np.full(TOKENS, 1), bits, 2, source, target)
 
 
+@pytest.mark.parametrize("source", ["float16", "float8_e4m3fn"])
+def test_limbs_of_an_element_are_its_integer(source):
+    fmt = FORMATS[source]
+    bits = np.arange(1 << fmt.width, dtype=fmt.uint)
+    limbs = [np.asarray(_limbs.limb(bits, fmt, place, 7, np.dtype(np.int32))) for place in range(-7, 49, 7)]
+    whole = sum(limb.astype(object) << 7 * k for k, limb in enumerate(limbs))
+    finite = (bits & (fmt.sign - 1)) <= fmt.largest_finite
+    for element in bits:
+        significand, exponent = exact.decode(int(element), fmt) if finite[element] else (0, fmt.quantum)
+        assert whole[element] == significand << (exponent - fmt.quantum + 7)
+
+
+@pytest.mark.parametrize("source", ["float32", "bfloat16"])
+def test_sums_that_outgrow_the_limbs_of_their_elements(source):
+    # Wherever the highest element ends in its limb, the last carry goes past it, in one batch of limbs or several.
+    fmt = FORMATS[source]
+    for distance in range(20, 80):
+        bits = np.full((TOKENS, HIDDEN), (60 + distance) << fmt.mantissa_bits | fmt.mantissa, fmt.uint)
+        bits[0] = 60 << fmt.mantissa_bits | 1
+        bits[1:, 1::2] |= fmt.uint.type(fmt.sign)
+        got = grad_weight(np.zeros(TOKENS, np.int8), from_bits(bits, source), 1)
+        two = expected_table(np.zeros(TOKENS, np.int8), bits[:, :2], 1, fmt, fmt)
+        np.testing.assert_array_equal(as_bits(np.asarray(got)), np.tile(two, HIDDEN // 2), err_msg=f"{distance}")
+
+
 def test_the_whole_range_of_float32_in_one_sum():
     rng = np.random.default_rng(3)
-    powers = np.concatenate([1 << np.arange(23), np.arange(1, 255) << 23]).astype(np.uint32)
-    bits = np.stack([rng.permutation(powers) for _ in range(4)], axis=1)
-    bits[:, 1:] |= rng.integers(0, 2, bits[:, 1:].shape, np.uint32) << 31
-    bits[:, 2:] |= rng.integers(0, 1 << 23, bits[:, 2:].shape, np.uint32)
-    check(np.zeros(len(bits), np.int64), bits, 1, "float32")
+    powers = np.concatenate([1 << np.arange(23), np.arange(1, 255) << 23]).astype(np.uint32)  # all 277
+    bits = np.stack([rng.choice(powers, TOKENS, replace=False) for _ in range(HIDDEN)], axis=1)
+    bits[0], bits[1] = powers[0], powers[-1]
+    bits[1:, 1:] |= rng.integers(0, 2, bits[1:, 1:].shape, np.uint32) << 31
+    bits[1:, 9:] |= rng.integers(0, 1 << 23, bits[1:, 9:].shape, np.uint32)
+    check(np.zeros(TOKENS, np.int64), bits, 1, "float32")
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -121,7 +148,7 @@ def test_every_result_pattern_of_bfloat16_is_placed_bit_for_bit():
         np.testing.assert_array_equal(as_bits(np.asarray(got)), sums[slots], err_msg=f"H={hidden}")
 
 
-@pytest.mark.parametrize(("mode", "hidden"), [("jit", 17), ("rows", 33), ("vmap", 65)])
+@pytest.mark.parametrize(("mode", "hidden"), [("jit", 17), ("vmap", 65)])
 def test_a_single_token_keeps_every_bfloat16(mode, hidden):
     fmt = FORMATS["bfloat16"]
     rows = -(-(2**16) // hidden)
@@ -133,7 +160,6 @@ def test_a_single_token_keeps_every_bfloat16(mode, hidden):
     table = functools.partial(grad_weight, vocab_size=rows)
     got = {
         "jit": lambda: jax.jit(table)(ids, cotangent),
-        "rows": lambda: jax.jit(grad_rows)(ids, cotangent)[1],
         "vmap": lambda: jax.vmap(table)(ids[None], jnp.asarray(cotangent)[None])[0],
     }[mode]()
     np.testing.assert_array_equal(as_bits(np.asarray(got)), expected)
@@ -333,14 +359,19 @@ def test_what_cannot_raise_adds_nothing():
 
 @pytest.mark.parametrize("bad", [2**32 + 1, -(2**32) + 1, 2**63 - 1])
 def test_wide_ids_are_never_narrowed(bad):
-    ids, cotangent = np.array([1, bad]), np.ones((2, 5), np.float32)
-    with pytest.raises(IndexError, match=f"value {bad}, expected"):
+    ids, cotangent = np.array([1, bad] * 4), np.ones((8, 5), np.float32)
+    with pytest.raises(IndexError, match=f"got 4 of 8 .* value {bad}, expected"):
         grad_weight(ids, cotangent, 5)
-    row_one = [0, 1, 0, 0, 0]
-    assert grad_weight(ids, cotangent, 5, validate=False)[:, 0].tolist() == row_one
-    if bad == 2**32 + 1:  # a constant of a trace is concrete and is not narrowed either
-        traced = jax.jit(lambda cotangent: grad_weight(ids, cotangent, 5, validate=False))
-        assert traced(cotangent)[:, 0].tolist() == row_one
+    assert grad_weight(ids, cotangent, 5, validate=False)[:, 0].tolist() == [0, 4, 0, 0, 0]
+
+
+def test_constants_of_a_trace_are_checked_and_traced():
+    ids, cotangent = np.array([1, 2**32 + 1] * 4), np.ones((8, 5), np.float32)
+    with pytest.raises(IndexError):
+        jax.eval_shape(lambda: grad_weight(ids, cotangent, 5))
+    assert jax.eval_shape(lambda: grad_weight(ids, cotangent, 5, validate=False)).shape == (5, 5)
+    assert jax.eval_shape(lambda: grad_rows(ids, cotangent, vocab_size=7, validate=False))[1].shape == (7, 5)
+    assert jax.jit(lambda: _arguments.narrow(ids, 5))().tolist() == [1, -1] * 4
 
 
 def test_padding_idx():

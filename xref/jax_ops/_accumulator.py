@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -13,21 +12,16 @@ import numpy as np
 from jax import lax
 
 from xref import errors
-from xref.bits import FORMATS, FloatFormat
-from xref.jax_ops import _arguments, _limbs, _placement, _segments
+from xref.jax_ops import _arguments, _placement, _segments
+from xref.jax_ops._limb_table import LimbTable
 
 __all__ = ["GradAccumulator"]
 
 Array = jax.Array | np.ndarray[Any, Any]
 
 _VERSION = 1
-# Bits of a limb, and the weight of limb 0: the quantum of float64, of which every other format's is a multiple.
-_WIDTH = 16
-_QUANTUM = FORMATS["float64"].quantum
 # Limbs that a sum of float64 elements can reach; whatever is beyond was not written by `state_dict`.
 _MOST_LIMBS = 256
-# Tokens added between two carries: 2**14 * 2**16, with a digit and a carry, is far from 2**31.
-_CHUNK = 2**14
 
 
 class GradAccumulator:
@@ -65,7 +59,7 @@ class GradAccumulator:
         self.padding_idx = padding_idx
         self.validate = validate
         self._padding = _arguments.check_padding_idx(padding_idx, self.vocab_size, call)
-        self._clear()
+        self._sums = LimbTable(self.hidden)
 
     def add(self, token_ids: Array, cotangent: Array) -> None:
         """Add the cotangents of one micro-batch, `S + (H,)` for ids of any shape `S`: exact, no element is rounded.
@@ -84,12 +78,10 @@ class GradAccumulator:
         if 0 in (row_ids.size, self.hidden):
             return
         held = np.empty(first.size + 1, np.int32)  # the slot here of every segment
-        held[slots] = self._slots(row_ids)
-        held[-1] = self._capacity  # no slot, for tokens of no segment
+        held[slots] = self._sums.slots(row_ids)
+        held[-1] = self._sums.capacity  # no slot, for tokens of no segment
         bits = lax.bitcast_convert_type(jnp.asarray(cotangent).reshape(first.size, self.hidden), source.uint)
-        for start in range(0, first.size, _CHUNK):
-            tokens = slice(start, start + _CHUNK)
-            self._add_tokens(bits[tokens], jnp.asarray(held[first[tokens]]), source)
+        self._sums.add_tokens(bits, held[first], source)
 
     def merge(self, other: GradAccumulator) -> None:
         """Add what another accumulator holds, which stays as it is.
@@ -102,9 +94,7 @@ class GradAccumulator:
         if not isinstance(other, GradAccumulator):
             raise errors.bad_type("other", type(other).__name__, "GradAccumulator", call)
         self._check_same(other._header(), "other", call)
-        rows = other._row_ids.size
-        specials = None if other._specials is None else other._specials[:, :rows]
-        self._merge(other._row_ids, other._lowest, [limb[:rows] for limb in other._limbs], specials)
+        self._sums.add_limbs(other._sums.row_ids, other._sums.lowest, other._sums.limbs, other._sums.specials)
 
     def result(self, dtype: Any) -> jax.Array:
         """Return the gradient, `[V, H]`: every element the exact sum, rounded once to `dtype`, any of the contract.
@@ -113,8 +103,9 @@ class GradAccumulator:
             TypeError: a dtype outside the contract, or float64 with x64 off.
         """
         target = _arguments.check_dtype(dtype, "GradAccumulator.result")
-        slots = np.arange(self._row_ids.size, dtype=np.int32)
-        return _placement.placed(self._rounded(target), slots, self._row_ids, self.vocab_size, target)
+        row_ids = self._sums.row_ids
+        slots = np.arange(row_ids.size, dtype=np.int32)
+        return _placement.placed(self._sums.rounded(target), slots, row_ids, self.vocab_size, target)
 
     def result_rows(self, dtype: Any) -> tuple[jax.Array, jax.Array]:
         """Return the rows of `result` that a token named, without a `[V, H]` buffer.
@@ -126,9 +117,9 @@ class GradAccumulator:
             TypeError: a dtype outside the contract, or float64 with x64 off.
         """
         target = _arguments.check_dtype(dtype, "GradAccumulator.result_rows")
-        order = np.argsort(self._row_ids).astype(np.int32)
-        rows = _placement.gathered(self._rounded(target), order, target)
-        return jnp.asarray(self._row_ids[order].astype(np.int32)), rows
+        order = np.argsort(self._sums.row_ids).astype(np.int32)
+        rows = _placement.gathered(self._sums.rounded(target), order, target)
+        return jnp.asarray(self._sums.row_ids[order].astype(np.int32)), rows
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums as plain integers and NumPy arrays of their own, for `numpy.savez` or another rank.
@@ -137,18 +128,19 @@ class GradAccumulator:
         int32 `[K, R, H]`, and `specials` int32 `[2, R, H]` or `[0, R, H]`; the class says what they mean. Equal sums of
         the same rows give equal states, whatever the way to them.
         """
-        order = np.argsort(self._row_ids)
-        limbs = np.array([np.asarray(limb)[order] for limb in self._limbs], np.int32)
+        sums = self._sums
+        order = np.argsort(sums.row_ids)
+        limbs = np.array([np.asarray(limb)[order] for limb in sums.limbs], np.int32)
         limbs = limbs.reshape(-1 if limbs.size else 0, order.size, self.hidden)
         used = np.flatnonzero(limbs.any(axis=(1, 2)))
         start, stop = (int(used[0]), int(used[-1]) + 1) if used.size else (0, 0)
         specials = np.empty((0, order.size, self.hidden), np.int32)
-        if self._specials is not None:
-            specials = np.asarray(self._specials)[:, order]
+        if sums.specials is not None:
+            specials = np.asarray(sums.specials)[:, order]
         return {
             **self._header(),
-            "lowest": self._lowest + start if used.size else 0,
-            "row_ids": self._row_ids[order],
+            "lowest": sums.lowest + start if used.size else 0,
+            "row_ids": sums.row_ids[order],
             "limbs": limbs[start:stop].copy(),
             "specials": specials,
         }
@@ -173,16 +165,10 @@ class GradAccumulator:
         if lowest is None or not 0 <= lowest <= _MOST_LIMBS - limbs.shape[0]:
             got = f"lowest {state.get('lowest')!r} and {limbs.shape[0]} limbs"
             raise errors.bad_value("state", got, f"limbs in [0, {_MOST_LIMBS})", call)
-        self._clear()
-        self._merge(row_ids, lowest, list(jnp.asarray(limbs)), jnp.asarray(specials) if specials.size else None)
-
-    def _clear(self) -> None:
-        # Slots are in order of first use. Their number doubles, so that few shapes are compiled and little is copied.
-        self._row_ids = np.empty(0, np.int64)
-        self._capacity = 0
-        self._lowest = 0
-        self._limbs: list[jax.Array] = []  # from limb `lowest` up, [capacity, H] each, digits
-        self._specials: jax.Array | None = None  # [2, capacity, H]
+        sums = LimbTable(self.hidden)
+        flags = jnp.asarray(specials) if specials.size else None
+        sums.add_limbs(row_ids, lowest, [jnp.asarray(limb) for limb in limbs], flags)
+        self._sums = sums
 
     def _header(self) -> dict[str, int]:
         return {
@@ -196,76 +182,6 @@ class GradAccumulator:
         for key, expected in self._header().items():
             if _integer(header.get(key)) != expected:
                 raise errors.bad_value(where, f"{key} {header.get(key, 'none')}", f"{key} {expected}", call)
-
-    def _slots(self, row_ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the slots, int32, of row ids that are all different; a new row gets one, with sums of zero."""
-        self._row_ids = np.concatenate([self._row_ids, np.setdiff1d(row_ids, self._row_ids)])
-        more = (1 << max(self._row_ids.size - 1, 0).bit_length()) - self._capacity
-        if more > 0:
-            self._capacity += more
-            self._limbs = [jnp.pad(limb, ((0, more), (0, 0))) for limb in self._limbs]
-            if self._specials is not None:
-                self._specials = jnp.pad(self._specials, ((0, 0), (0, more), (0, 0)))
-        order = np.argsort(self._row_ids).astype(np.int32)
-        return order[np.searchsorted(self._row_ids, row_ids, sorter=order)]
-
-    def _add_tokens(self, bits: jax.Array, slots: jax.Array, source: FloatFormat) -> None:
-        low, high, special = (int(scalar) for scalar in _occupied(bits, source))
-        if special:
-            self._add_specials(_special_sums(bits, slots, source, self._capacity))
-        shift = source.quantum - _QUANTUM
-        start, end = (low + shift) // _WIDTH, -(-(high + shift) // _WIDTH)
-        carry = self._zeros()
-        for index in range(start, end):
-            place = index * _WIDTH - shift
-            digits, carry = _add_limb(self._limb(index), carry, bits, slots, place, source)
-            self._limbs[index - self._lowest] = digits
-        self._carry(carry, end)
-
-    def _merge(
-        self, row_ids: np.ndarray[Any, Any], lowest: int, limbs: list[jax.Array], specials: jax.Array | None
-    ) -> None:
-        slots = jnp.asarray(self._slots(row_ids))
-        if specials is not None:
-            flags = jnp.zeros((2, self._capacity, self.hidden), jnp.int32)
-            self._add_specials(flags.at[:, slots].set(jnp.minimum(specials, 1)))
-        carry = self._zeros()
-        for index, limb in enumerate(limbs, lowest):
-            total = self._limb(index).at[slots].add(limb)
-            self._limbs[index - self._lowest], carry = _carried(total, carry)
-        self._carry(carry, lowest + len(limbs))
-
-    def _limb(self, index: int) -> jax.Array:
-        """Return limb `index`, having made it, and those between it and the others, if it is new."""
-        if not self._limbs:
-            self._lowest = index
-        below = max(self._lowest - index, 0)
-        above = index + 1 - self._lowest - len(self._limbs)
-        self._limbs = [self._zeros()] * below + self._limbs + [self._zeros()] * above
-        self._lowest -= below
-        return self._limbs[index - self._lowest]
-
-    def _carry(self, carry: jax.Array, index: int) -> None:
-        """Add a carry to limb `index`, and what it carries on to those above."""
-        while carry.any():
-            self._limbs[index - self._lowest], carry = _carried(self._limb(index), carry)
-            index += 1
-
-    def _add_specials(self, flags: jax.Array) -> None:
-        self._specials = flags if self._specials is None else jnp.maximum(self._specials, flags)
-
-    def _zeros(self) -> jax.Array:
-        return jnp.zeros((self._capacity, self.hidden), jnp.int32)
-
-    def _rounded(self, target: FloatFormat) -> jax.Array:
-        """Return the bits of the sums by slot, `[capacity, H]`, rounded to `target`."""
-        word = _limbs.word_for(target)
-        sums = _limbs.no_sums((self._capacity, self.hidden), word)
-        place = self._lowest * _WIDTH
-        for limb in self._limbs:
-            sums = _with_limb(sums, limb.astype(word), place, _WIDTH)
-            place += _WIDTH
-        return _finished(sums, self._specials, place, target)
 
 
 def _integer(value: Any) -> int | None:
@@ -288,32 +204,3 @@ def _array(state: Mapping[str, Any], key: str, dtype: Any, shape: tuple[int | st
         expected = f"{np.dtype(dtype).name} ({', '.join(map(str, shape))})"
         raise errors.bad_value("state", f"{key} {array.dtype.name} {array.shape}", expected, call)
     return array
-
-
-_occupied = jax.jit(_limbs.occupied, static_argnums=1)
-_with_limb = jax.jit(_limbs.add_limb, static_argnums=3)
-
-
-@functools.partial(jax.jit, static_argnums=5)
-def _add_limb(
-    digits: jax.Array, carry: jax.Array, bits: jax.Array, slots: jax.Array, place: int, source: FloatFormat
-) -> tuple[jax.Array, jax.Array]:
-    limb = _limbs.limb(bits, source, place, _WIDTH, _limbs.word_for(source)).astype(jnp.int32)
-    return _limbs.split(digits.at[slots].add(limb, mode="drop") + carry, _WIDTH)
-
-
-@jax.jit
-def _carried(total: jax.Array, carry: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _limbs.split(total + carry, _WIDTH)
-
-
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def _special_sums(bits: jax.Array, slots: jax.Array, source: FloatFormat, capacity: int) -> jax.Array:
-    zeros = jnp.zeros((capacity, bits.shape[1]), jnp.int32)
-    return jnp.stack([zeros.at[slots].max(flag, mode="drop") for flag in _limbs.special_flags(bits, source)])
-
-
-@functools.partial(jax.jit, static_argnums=3)
-def _finished(sums: _limbs.Sums, specials: jax.Array | None, end: int, target: FloatFormat) -> jax.Array:
-    out = _limbs.rounded(sums, end, _QUANTUM, target)
-    return out if specials is None else _limbs.overlaid(out, specials[0], specials[1], target)

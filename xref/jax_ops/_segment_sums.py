@@ -62,10 +62,9 @@ def _by_columns(
         return _block_sums(bits, later, source, target)
 
     def add_block(index: jax.Array, out: jax.Array) -> jax.Array:
-        # The last block is moved left until it fits: some columns are computed twice, with the same result.
-        start = jnp.minimum(index * columns, hidden - columns)
-        block = lax.dynamic_slice(bits, (0, start), (tokens, columns))
-        return lax.dynamic_update_slice(out, _block_sums(block, later, source, target), (0, start))
+        # Slices that do not fit are moved until they do: the last block may compute columns again, to the same result.
+        block = lax.dynamic_slice(bits, (0, index * columns), (tokens, columns))
+        return lax.dynamic_update_slice(out, _block_sums(block, later, source, target), (0, index * columns))
 
     return lax.fori_loop(0, -(-hidden // columns), add_block, jnp.zeros((tokens, hidden), target.uint))
 
@@ -73,28 +72,27 @@ def _by_columns(
 def _block_sums(bits: jax.Array, later: jax.Array, source: FloatFormat, target: FloatFormat) -> jax.Array:
     word = _limbs.word_for(source, target)
     width = _limbs.limb_width(bits.shape[0], word)
-    per_batch = -(-(source.mantissa_bits + 1 + _ORDINARY_SPREAD) // width)
     low, high, special = _limbs.occupied(bits, source)
-    batches = -(-(high - low) // (per_batch * width))
+    count = -(-(high - low) // width)
+    few = -(-(source.mantissa_bits + 1 + _ORDINARY_SPREAD) // width)
     nothing = _limbs.no_sums(bits.shape, word)
 
-    def add_batch(index: jax.Array | int, sums: _limbs.Sums) -> _limbs.Sums:
-        for i in range(per_batch):
-            place = low + (index * per_batch + i) * width
-            limb = _limbs.limb(bits, source, place, width, word)
-            sums = _limbs.add_limb(sums, limb.at[later].add(limb, mode="drop"), place, width)
-        return sums
-
-    def rounded(sums: _limbs.Sums, batches: jax.Array | int) -> jax.Array:
-        return _limbs.rounded(sums, low + batches * per_batch * width, source.quantum, target)
+    def add_limb(index: jax.Array | int, sums: _limbs.Sums) -> _limbs.Sums:
+        place = low + index * width
+        limb = _limbs.limb(bits, source, place, width, word)
+        return _limbs.add_limb(sums, limb.at[later].add(limb, mode="drop"), place, width)
 
     def ordinary() -> jax.Array:
-        # One batch, without a loop: its sums need not be written out before they are rounded.
-        return rounded(add_batch(0, nothing), 1)
+        # Without a loop, the sums need not be written out before they are rounded.
+        sums = nothing
+        for index in range(few):
+            sums = add_limb(index, sums)
+        return _limbs.rounded(sums, low + few * width, source.quantum, target)
 
     def anything() -> jax.Array:
-        out = rounded(lax.fori_loop(0, batches, add_batch, nothing), batches)
+        sums = lax.fori_loop(0, count, add_limb, nothing)
+        out = _limbs.rounded(sums, low + count * width, source.quantum, target)
         plus, minus = (flag.at[later].max(flag, mode="drop") for flag in _limbs.special_flags(bits, source))
         return _limbs.overlaid(out, plus, minus, target)
 
-    return lax.cond((batches <= 1) & ~special, ordinary, anything)
+    return lax.cond((count <= few) & ~special, ordinary, anything)
