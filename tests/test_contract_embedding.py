@@ -257,7 +257,7 @@ def test_the_case_with_conditions_looks_up_a_million_random_patterns_of_a_wide_d
     ids, table = contract.build(case)
     fmt = FORMATS[dtype]
     assert set(ids.tolist()) == set(range(case.vocab))
-    assert np.unique(table).size > 0.999 * table.size > 1_000_000
+    assert np.count_nonzero(np.diff(np.sort(table, axis=None))) > 0.999 * table.size > 1_000_000
     assert bits.is_nan(table, fmt).any()
     # One pattern in 256 of float32 is subnormal, one in 2048 of float64.
     assert bits.is_subnormal(table, fmt).sum() > 200
