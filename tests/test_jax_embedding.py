@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -474,3 +477,30 @@ def test_a_table_past_2_to_the_31_elements_is_looked_up_on_both_sides_of_it(verb
     # On the CPU a device array shares an aligned array's memory, which is resident only where it is looked up.
     out = getattr(golden, verb)(ids, jax.device_put(from_bits(table, "bfloat16")))
     assert_same_bits(bits_of(out), answer(verb, ids, table, "bfloat16"))
+
+
+def test_wide_ids_of_a_jax_array_are_not_narrowed_once_x64_is_off():
+    with precision("float64"):
+        ids = jnp.array([2**32 + 1, 1])
+    assert ids.dtype == "int64"
+    with pytest.raises(IndexError, match="1 of 2 ids out of range"):
+        golden.forward(ids, jnp.ones((5, 2)))
+    rows = golden.forward(ids, jnp.ones((5, 2)), validate=False)
+    assert np.isnan(np.asarray(rows)[0]).all()
+    assert not np.isnan(np.asarray(rows)[1]).any()
+
+
+def test_ids_on_another_device_are_refused():
+    code = """
+import jax, jax.numpy as jnp
+from xref.jax_ops import embedding as golden
+one, two = jax.devices()
+try:
+    golden.forward(jax.device_put(jnp.array([1]), two), jax.device_put(jnp.ones((5, 2)), one))
+except ValueError as error:
+    assert str(error) == f"token_ids: got device {two}, expected the table's, {one} [forward]", error
+else:
+    raise AssertionError("not refused")
+"""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import mmap
 import re
+import shutil
 import warnings
 
 import numpy as np
@@ -26,6 +27,7 @@ from helpers import (
 )
 
 from xref.bits import FORMATS
+from xref.contracts import embedding as contract
 from xref.contracts.inputs import allocate, make_ids, make_table
 
 pytestmark = pytest.mark.torch
@@ -313,7 +315,18 @@ def _fresh_compiler():
 @pytest.mark.usefixtures("_fresh_compiler")
 @ignore_dynamo_warning
 class TestCompiled:
-    """Traced by Dynamo and run as traced: code generation would need a compiler for C++, and changes no operator."""
+    """Traced by Dynamo; run as traced, since generating code needs a C++ compiler, and once as generated."""
+
+    # torch's own code generator uses what torch deprecates.
+    @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+    @pytest.mark.skipif(shutil.which("g++") is None, reason="g++: not found, expected a C++ compiler for Inductor")
+    @pytest.mark.parametrize("verb", contract.VERBS)
+    def test_as_generated_code(self, verb):
+        table = np.arange(1 << 16, dtype="u2")[: 1008 * 65].reshape(1008, 65)
+        ids = np.arange(1008)
+        call = torch.compile(getattr(golden, verb), fullgraph=True)
+        out = call(torch.from_numpy(ids), table_of(table, "bfloat16"), validate=False)
+        assert_same_bits(bits_of(out), answer(verb, ids, table, "bfloat16"))
 
     @pytest.mark.parametrize(
         ("verb", "dtype"), [("forward", "float32"), ("forward", "float8_e5m2"), ("forward_fp32", "float16")]

@@ -1,7 +1,7 @@
-"""xref decides, bit for bit, whether a token-embedding kernel is right.
+"""xref is the ground truth of the token embedding, confirmed bit for bit by two frameworks.
 
-`xref.verify` confirms the goldens; the goldens are `xref.torch_ops.embedding` and `xref.jax_ops.embedding`. Importing this
-package loads no framework and nothing heavy.
+`xref.verify` confirms the goldens; the goldens are `xref.torch_ops.embedding` and `xref.jax_ops.embedding`. Importing
+this package loads no framework and nothing heavy.
 """
 
 from __future__ import annotations

@@ -40,8 +40,9 @@ Bits = np.ndarray[Any, np.dtype[Any]]
 class FloatFormat:
     """One table dtype of the contract: sign bit, then `exponent_bits`, then `mantissa_bits`.
 
-    `has_inf` is false for float8_e4m3fn alone, whose largest exponent holds finite values and one NaN a sign (Micikevicius et
-    al., "FP8 formats for deep learning", 2022); the others are IEEE 754 interchange formats or truncations of one.
+    `has_inf` is false for float8_e4m3fn alone, whose largest exponent holds finite values and one NaN a sign
+    (Micikevicius et al., "FP8 formats for deep learning", 2022); the others are IEEE 754 interchange formats or
+    truncations of one.
     """
 
     name: str

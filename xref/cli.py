@@ -27,7 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Decides, bit for bit, whether a token-embedding kernel is right.",
+    help="The ground truth of the token embedding, confirmed bit for bit by two frameworks.",
 )
 
 FrameworkName = enum.StrEnum("FrameworkName", {name: name for name in FRAMEWORKS})  # type: ignore[misc]
@@ -44,10 +44,10 @@ def _console(*, stderr: bool = False) -> Console:
 
 @app.command()
 def verify(
-    tier: Annotated[Tier, typer.Option(help="How many cases.")] = Tier.STANDARD,
+    tier: Annotated[Tier, typer.Option(help="How many cases; --weights has its own.")] = Tier.STANDARD,
     framework: Annotated[
         list[FrameworkName] | None,
-        typer.Option(help="Run this one only (repeatable); it is then held to the pinned digests."),
+        typer.Option(help="Run this one alone, held to the pinned digests (repeatable; both if not given)."),
     ] = None,
     device: Annotated[
         list[DeviceKind] | None, typer.Option(help="Kind of device (repeatable); auto: the CPU and what else there is.")
@@ -63,6 +63,7 @@ def verify(
         if json is not None:
             reports.check_writable(json)
         report = _with_progress(tier, framework, device, dtype, weights, tensor, ids)
+        reports.show(report, _console())
         if json is not None:
             reports.write_json(report, json)
     except errors.NothingComparedError as error:
@@ -71,7 +72,6 @@ def verify(
         raise _stopped(error, 2) from error
     except KeyboardInterrupt as error:
         raise _stopped("interrupted: nothing was confirmed", 130) from error
-    reports.show(report, _console())
     raise typer.Exit(0 if report.ok else 1 if report.elements else 3)
 
 
@@ -85,7 +85,9 @@ def _with_progress(
     ids: Path | None,
 ) -> Report:
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=_console(stderr=True), transient=True) as bar:
+    console = _console(stderr=True)
+    # Without a terminal there is nothing to draw on: it would leave an empty line before an error's one.
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("loading", total=None)
         return run_verify(
             tier=tier,
@@ -111,7 +113,7 @@ def show_environment() -> None:
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False) -> None:
+def _root(*, version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False) -> None:
     if version:
         typer.echo(__version__)
         raise typer.Exit
@@ -119,4 +121,4 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Show the vers
 
 def main() -> None:
     """Run the command line."""
-    app()
+    app(prog_name="xref")

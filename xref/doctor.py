@@ -6,6 +6,7 @@ import importlib.metadata
 import platform
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from xref import __version__, errors
@@ -28,8 +29,11 @@ def findings() -> list[tuple[str, str, str]]:
             found.append((name, "missing", str(error)))
             continue
         found.append((name, "version", framework.version()))
-        present = framework.devices()
-        found.append((name, "devices", ", ".join(f"{kind} ({framework.describe(kind)})" for kind in present)))
+        try:
+            present = frameworks.devices(framework, "doctor")
+            found.append((name, "devices", ", ".join(f"{kind} ({framework.describe(kind)})" for kind in present)))
+        except errors.UsageError as error:
+            found.append((name, "devices", str(error)))
         found += [(name, key, value) for key, value in framework.settings().items()]
     return found
 
@@ -40,5 +44,5 @@ def table() -> Table:
     for heading in ("of", "what", "value"):
         shown.add_column(heading, overflow="fold")
     for row in findings():
-        shown.add_row(*row)
+        shown.add_row(*map(escape, row))
     return shown

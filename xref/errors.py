@@ -34,9 +34,7 @@ class MissingFrameworkError(UsageError, ImportError):
     """A framework is not installed; the message carries the line that installs it."""
 
     def __init__(self, framework: str, call: str) -> None:
-        super().__init__(
-            message(framework, "not installed", f"it to be: pip install 'xref[{framework}]'", call)
-        )
+        super().__init__(message(framework, "not installed", f"it to be: pip install 'xref[{framework}]'", call))
 
 
 class NothingComparedError(XrefError):

@@ -66,8 +66,8 @@ def round_once(significand: int, exponent: int, fmt: FloatFormat) -> int:
 def sum_rounded(elements: Iterable[int], source: FloatFormat, target: FloatFormat) -> int:
     """Return the exact sum of `elements` of `source`, rounded once to `target` (clauses EMB-8 and EMB-11).
 
-    A NaN among them, or infinities of both signs, gives the canonical quiet NaN; infinities of one sign give that infinity
-    (float8_e4m3fn: the NaN); an exact zero, the empty sum included, is +0.
+    A NaN among them, or infinities of both signs, gives the canonical quiet NaN; infinities of one sign give that
+    infinity (float8_e4m3fn: the NaN); an exact zero, the empty sum included, is +0.
     """
     total = 0
     infinities = set()
@@ -104,7 +104,7 @@ def grad_rows(ids: np.ndarray[Any, Any], cotangent: Bits, source: FloatFormat, t
 
 
 def gather(ids: np.ndarray[Any, Any], table: Bits) -> Bits:
-    """Return the bits of `table[ids, :]` (clause EMB-1): `table` is `[V, H]`, `ids` any shape `S`, the result `S + (H,)`.
+    """Return the bits of `table[ids, :]` (clause EMB-1): `table` `[V, H]`, `ids` any shape `S`, the result `S + (H,)`.
 
     Raises:
         IndexError: an id is outside `[0, V)`, in the wording of clause EMB-4.

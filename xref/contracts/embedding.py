@@ -1,8 +1,8 @@
 """The contract of the token embedding, version 1, as data: clauses, cases by tier, bad ids, exact answers.
 
 The judge reads everything it knows of the operator from here. Exact answers come from `xref.exact`; the digests in
-`embedding_digests.json` pin inputs and answers, so that a machine with one framework is held to the same truth as one with both,
-and a change of a single bit of a fixture shows.
+`embedding_digests.json` pin inputs and answers, so that a machine with one framework is held to the same truth as one
+with both, and a change of a single bit of a fixture shows.
 """
 
 from __future__ import annotations
@@ -41,35 +41,32 @@ OPERATOR = "embedding"
 VERSION = 1
 VERBS = ("forward", "forward_fp32")
 
-CLAUSES = tuple(
-    Clause(*fields)
-    for fields in (
-        ("EMB-1", "gather", "out[p, :] has the bits of weight[token_ids[p], :]; no element is rounded, NaNs included."),
-        ("EMB-2", "widen", "forward_fp32 is the same rows exactly widened to float32; a float64 table is a TypeError."),
-        ("EMB-3", "form", "Shape S + (H,), dtype of the table (forward) or float32 (forward_fp32), device of the table."),
-        (
-            "EMB-4",
-            "ids",
-            "An id < 0 or >= V raises IndexError with count, position, value and V, before any narrowing; ids that are not"
-            " integers raise TypeError. Under a JAX trace the row is quiet NaN.",
-        ),
-        ("EMB-5", "purity", "Inputs keep their bits; the output shares memory with neither."),
-        ("EMB-6", "repeat", "The same inputs give the same bits, run after run."),
-        ("EMB-7", "invariance", "A token's row has the same bits whatever surrounds it in its batch or in memory."),
-        ("EMB-8", "gradient", "d weight[v, h] is the exact sum of the cotangents of v's positions, rounded once."),
-        ("EMB-9", "coverage", "Rows that no id names are +0 in every element; every element is written."),
-        (
-            "EMB-10",
-            "gradient invariance",
-            "The gradient's bits do not depend on run, layout, padding, order of the tokens, or how the batch is split.",
-        ),
-        (
-            "EMB-11",
-            "specials",
-            "NaN, or +inf with -inf, gives the canonical quiet NaN; one sign of inf that inf; an exact zero sum +0.",
-        ),
-        ("EMB-12", "memory", "No temporary the size of the table: extra memory grows with the tokens, not with V."),
-    )
+CLAUSES = (
+    Clause("EMB-1", "gather", "out[p, :] has the bits of weight[token_ids[p], :]; nothing is rounded, NaNs included."),
+    Clause("EMB-2", "widen", "forward_fp32 is the same rows exactly widened to float32; a float64 table: TypeError."),
+    Clause("EMB-3", "form", "Shape S + (H,); dtype of the table, or float32 for forward_fp32; device of the table."),
+    Clause(
+        "EMB-4",
+        "ids",
+        "An id < 0 or >= V raises IndexError with count, position, value and V, before any narrowing; ids that are no"
+        " integers raise TypeError. Under a JAX trace the row is quiet NaN.",
+    ),
+    Clause("EMB-5", "purity", "Inputs keep their bits; the output shares memory with neither."),
+    Clause("EMB-6", "repeat", "The same inputs give the same bits, run after run."),
+    Clause("EMB-7", "invariance", "A token's row has the same bits whatever surrounds it in its batch or in memory."),
+    Clause("EMB-8", "gradient", "d weight[v, h] is the exact sum of the cotangents of v's positions, rounded once."),
+    Clause("EMB-9", "coverage", "Rows that no id names are +0 in every element; every element is written."),
+    Clause(
+        "EMB-10",
+        "gradient invariance",
+        "The gradient's bits do not depend on run, layout, padding, order of tokens, or how the batch is split.",
+    ),
+    Clause(
+        "EMB-11",
+        "specials",
+        "NaN, or +inf with -inf, gives the canonical quiet NaN; one sign of inf that inf; an exact zero sum +0.",
+    ),
+    Clause("EMB-12", "memory", "No temporary the size of the table: extra memory grows with the tokens, not with V."),
 )
 
 # The vocabulary and width of Qwen3-8B's input table.
@@ -79,9 +76,9 @@ _QWEN3_VOCAB, _QWEN3_HIDDEN = 151936, 4096
 def _of_dtype(dtype: str) -> list[Case]:
     case = functools.partial(Case, dtype=dtype)
     small = functools.partial(case, vocab=300, hidden=33, table="tagged", shape=(257,))
-    # The case that all conditions run on: every pattern of the dtype where it has few, a million random ones where it has
-    # many; an odd width, so that patterns meet whole vectors and the tail of a row; every id, and some of them often.
-    # Counting through the 256 patterns of float8 would give ids that are 256 apart the same row: there they are hashed.
+    # The case that all conditions run on: every pattern of the dtype where it has few, a million random ones where it
+    # has many; an odd width, so that patterns meet whole vectors and the tail of a row; every id, and some often.
+    # Counting through the 256 patterns of float8 would give ids 256 apart the same row: there they are hashed.
     main = functools.partial(case, ids="covering", shape=(1098,), tier=Tier.SMOKE, conditions=True)
     width = FORMATS[dtype].width
     if width <= 16:
@@ -116,7 +113,7 @@ def _of_dtype(dtype: str) -> list[Case]:
 
 def _of_size() -> list[Case]:
     qwen3 = functools.partial(Case, vocab=_QWEN3_VOCAB, hidden=_QWEN3_HIDDEN, table="tagged")
-    batch = {"ids": "zipf_ends", "shape": (8, 1024), "id_dtype": "int64"}
+    batch = functools.partial(qwen3, ids="zipf_ends", shape=(8, 1024))
     # 40000 x 65536 elements are past 2**31; only the rows looked up are resident.
     sparse = functools.partial(Case, vocab=40000, hidden=65536, table="sparse", ids="boundary", shape=(18,))
     # All 2**32 patterns of float32, 2**26 at a time, and every id of the largest table, a sixteenth at a time.
@@ -125,10 +122,13 @@ def _of_size() -> list[Case]:
     return [
         sparse(dtype="float8_e5m2"),
         sparse(dtype="bfloat16"),
-        qwen3(dtype="bfloat16", **batch),
-        qwen3(dtype="float32", **batch),
+        batch(dtype="bfloat16"),
+        batch(dtype="float32"),
         *(patterns(shape=(1 << 16,), offset=n * part, tier=Tier.EXHAUSTIVE) for n in range(64)),
-        qwen3(dtype="bfloat16", ids="every", shape=(_QWEN3_VOCAB,), tier=Tier.EXHAUSTIVE),
+        *(
+            qwen3(dtype="bfloat16", ids=f"part{n}", shape=(_QWEN3_VOCAB // 16,), tier=Tier.EXHAUSTIVE)
+            for n in range(16)
+        ),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Tables and token ids from integer arithmetic alone, so that every machine, framework and NumPy version builds the same bytes.
+"""Tables and token ids from integer arithmetic alone: every machine, framework and NumPy version builds the same bytes.
 
 No random generator of NumPy's is used, since none of them promises its stream for ever; the words come from
 SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), whose word `i` is a
@@ -7,8 +7,9 @@ function of `i`: any part of a table can be built without the rest.
 
 from __future__ import annotations
 
+import functools
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ def _tagged(table: Bits, fmt: FloatFormat, offset: int) -> None:
 
 
 def _gaussian(table: Bits, fmt: FloatFormat, offset: int) -> None:
-    """Bell-shaped values around zero with a deviation of about 0.02, as in trained tables, cut to the dtype's precision."""
+    """Bell-shaped values around zero, deviation about 0.02 as in trained tables, cut to the dtype's precision."""
     for row, block in _blocks(table):
         stream = words(block.size, start=offset + row * table.shape[1]).astype("<u8", copy=False)
         lanes = stream.view("<u2").reshape(*block.shape, 4)
@@ -91,7 +92,7 @@ def _gaussian(table: Bits, fmt: FloatFormat, offset: int) -> None:
 
 
 def _encode_truncated(values: np.ndarray[Any, np.dtype[np.int32]], exponent: int, fmt: FloatFormat) -> Bits:
-    """Return the bits of `values * 2**exponent`, cut towards zero to the format's precision; results below it are zero."""
+    """Return the bits of `values * 2**exponent`, cut towards zero; what would be subnormal is zero."""
     magnitude = np.abs(values).astype(np.uint64)
     leading = np.zeros(values.shape, dtype=np.int64)
     for step in (16, 8, 4, 2, 1):  # position of the leading bit by bisection: integers only
@@ -106,7 +107,7 @@ def _encode_truncated(values: np.ndarray[Any, np.dtype[np.int32]], exponent: int
     return (encoded | np.where(values < 0, np.uint64(fmt.sign), np.uint64(0))).astype(fmt.uint)
 
 
-_TABLES = {
+_TABLES: dict[str, Callable[[Bits, FloatFormat, int], None]] = {
     "patterns": _patterns,
     "hashed": lambda table, fmt, offset: _hashed(table, fmt, first_row=offset),
     "tagged": _tagged,
@@ -123,8 +124,9 @@ def table_families() -> tuple[str, ...]:
 def make_table(family: str, vocab: int, hidden: int, fmt: FloatFormat, *, offset: int = 0, touched: Ids) -> Bits:
     """Return the bits of a `[vocab, hidden]` table of the family.
 
-    `offset` is where the elements' addresses, or a `hashed` table's rows, begin. `touched` are the ids that will be looked up: a `sparse` table
-    holds tagged rows there and untouched zero pages elsewhere, so that it may be larger than the memory.
+    `offset` is where the elements' addresses, or a `hashed` table's rows, begin. `touched` are the ids that will be
+    looked up: a `sparse` table holds tagged rows there and untouched zero pages elsewhere, so that it may be larger
+    than the memory.
 
     Raises:
         ValueError: no such family.
@@ -172,6 +174,10 @@ def _covering(count: int, vocab: int) -> Ids:
     return ids[np.argsort(words(count, seed=7), kind="stable")]
 
 
+def _part(number: int, count: int, vocab: int) -> Ids:
+    return np.arange(number * count, (number + 1) * count)
+
+
 def _zipf_with_ends(count: int, vocab: int) -> Ids:
     ids = _zipf(count, vocab)
     ids[:1] = 0
@@ -179,7 +185,7 @@ def _zipf_with_ends(count: int, vocab: int) -> Ids:
     return ids
 
 
-_IDS = {
+_IDS: dict[str, Callable[[int, int], Ids]] = {
     "every": lambda count, vocab: np.arange(count) % vocab,
     "distinct": lambda count, vocab: np.argsort(words(vocab, seed=4), kind="stable")[:count],
     "covering": _covering,
@@ -191,6 +197,8 @@ _IDS = {
     "reversed": lambda count, vocab: np.sort(_zipf(count, vocab))[::-1],
     "equal": lambda count, vocab: np.full(count, vocab - 1),
     "boundary": _boundary,
+    # Every id of a large table, a sixteenth of them at a time.
+    **{f"part{n}": functools.partial(_part, n) for n in range(16)},
 }
 
 

@@ -38,13 +38,21 @@ def check_weight(weight: Any, call: str, *, widened: bool) -> FloatFormat:
         raise errors.bad_type("weight", f"dtype {name}", f"one of {', '.join(FORMATS)}", call)
     if widened and name == "float64":
         raise errors.bad_type("weight", "dtype float64", "a dtype that float32 can hold", call)
-    if name == "float64" and not jax.config.jax_enable_x64:
+    if name == "float64" and jax.dtypes.canonicalize_dtype(weight.dtype) != weight.dtype:
         raise errors.bad_type("weight", "dtype float64", "jax_enable_x64, or JAX would narrow it to float32", call)
     if not weight.dtype.isnative:
         raise errors.bad_type("weight", f"dtype {weight.dtype}", "the machine's own byte order", call)
     if weight.ndim != 2:
         raise errors.bad_value("weight", f"shape {weight.shape}", "shape [V, H]", call)
     return FORMATS[name]
+
+
+def check_same_device(token_ids: Any, weight: Any, call: str) -> None:
+    """Raise `ValueError` if ids and table are both committed to devices, and to different ones."""
+    arrays = [a for a in (token_ids, weight) if isinstance(a, jax.Array) and not isinstance(a, jax.core.Tracer)]
+    if len(arrays) == 2 and all(a.committed for a in arrays) and token_ids.devices() != weight.devices():
+        got, expected = (", ".join(sorted(map(str, a.devices()))) for a in arrays)
+        raise errors.bad_value("token_ids", f"device {got}", f"the table's, {expected}", call)
 
 
 def check_range(token_ids: Any, vocab_size: int, call: str) -> None:
@@ -73,10 +81,12 @@ def check_range(token_ids: Any, vocab_size: int, call: str) -> None:
 def narrow(token_ids: Any, vocab_size: int) -> jax.Array:
     """Return the ids in the signed dtype that JAX indexes with: int64 for 64-bit ids under x64, int32 otherwise.
 
-    No id outside `[0, vocab_size)` comes back inside it. A NumPy array can hold ids that int32 cannot (2**32 + 1 would
-    become 1): those become -1 first. Unsigned ids past the signed range turn negative, which is as far out.
+    No id outside `[0, vocab_size)` comes back inside it. A NumPy array, or a JAX array made while x64 was on, can hold
+    ids that int32 cannot (2**32 + 1 would become 1): those become -1 on the host first. Unsigned ids past the signed
+    range turn negative, which is as far out.
     """
-    if isinstance(token_ids, jax.Array):
+    whole = jax.dtypes.canonicalize_dtype(token_ids.dtype) == token_ids.dtype
+    if isinstance(token_ids, jax.core.Tracer) or (isinstance(token_ids, jax.Array) and whole):
         return token_ids.astype(jnp.int64 if token_ids.dtype.itemsize == 8 else jnp.int32)
     ids = np.asarray(token_ids)
     return jnp.asarray(np.where(_out_of_range(ids, vocab_size), -1, ids.astype(np.int64)).astype(np.int32))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from xref.bits import FORMATS, FloatFormat
@@ -18,20 +19,19 @@ from xref.bits import FORMATS, FloatFormat
 _SINGLE = FORMATS["float32"]
 
 
-def gather(ids: jax.Array, table: jax.Array, fmt: FloatFormat, *, widened: bool) -> jax.Array:
-    """Return `table[ids, :]`, `S + (H,)`, in the table's format or exactly widened to float32.
+def gather(ids: jax.Array, table: jax.Array, fmt: FloatFormat, target: FloatFormat) -> jax.Array:
+    """Return `table[ids, :]`, `S + (H,)`, in the table's format or, where `target` is float32, exactly widened to it.
 
     `ids` is any shape `S` of int32 or int64. A row whose id is outside `[0, V)` is the canonical quiet NaN in every
     element.
     """
-    target = _SINGLE if widened else fmt
     shape = (*ids.shape, table.shape[1])
     if table.shape[0] == 0:
         return lax.bitcast_convert_type(jnp.full(shape, target.nan, target.uint), target.name)
     # mode="clip" is the one that copies every bit on every back end, and it never reads foreign memory.
     rows = jnp.take(table, ids, axis=0, mode="clip")
     elements = lax.bitcast_convert_type(rows, fmt.uint)
-    if widened:
+    if target != fmt:
         elements = _widen(elements, fmt)
     poison = _out_of_range_mask(ids, table.shape[0])[..., None].astype(target.uint)
     elements = (elements & ~poison) | (poison & target.uint.type(target.nan))
@@ -40,7 +40,7 @@ def gather(ids: jax.Array, table: jax.Array, fmt: FloatFormat, *, widened: bool)
 
 def _out_of_range_mask(ids: jax.Array, vocab_size: int) -> jax.Array:
     """Return all ones where an id is outside `[0, V)` and zero elsewhere: the sign of either distance, spread."""
-    last = min(vocab_size - 1, jnp.iinfo(ids.dtype).max)
+    last = min(vocab_size - 1, int(np.iinfo(ids.dtype).max))
     return (ids | (last - ids)) >> (8 * ids.dtype.itemsize - 1)
 
 

@@ -1,8 +1,9 @@
 """The JAX golden of the token embedding: `hidden = weight[token_ids]`, and nothing but a copy of rows.
 
-Why it exists: it confirms the torch golden from a second framework and a second compiler, with no arithmetic in common; and
-a JAX or Pallas kernel is right if it agrees with this module in every bit. The gather is `jnp.take` under `jit`. Clauses
-EMB-1 to EMB-7 and EMB-12 of the contract hold on every device that JAX has.
+Why it exists: it confirms the torch golden from a second framework and a second compiler, with no code in common but
+the table of formats in `xref.bits`; and a JAX or Pallas kernel is right if it agrees with this module in every bit. The
+gather is `jnp.take` under `jit`. Clauses EMB-1 to EMB-7 and EMB-12 of the contract hold on every device that JAX has;
+a NumPy table is put on the device first.
 
     import xref.jax_ops.embedding as golden
     hidden = golden.forward(token_ids, weight)
@@ -11,8 +12,8 @@ It works eagerly and under `jax.jit`, `jax.vmap`, `jax.grad` and `jax.vjp`. Conc
 trace of the ids nothing can be raised: there an out-of-range id gives a row of quiet NaN, never a real row, and adds
 nothing to the gradient.
 
-Not promised: forward-mode differentiation and second derivatives; anything about ids that the caller's own `jax.jit` or
-`jax.vmap` narrowed on the way in (with x64 off, JAX turns the int64 id 2**32 + 1 into 1 before this module sees it).
+Not promised: forward-mode differentiation and second derivatives; anything about ids that the caller's own `jax.jit`
+or `jax.vmap` narrowed on the way in (with x64 off, JAX turns the int64 id 2**32 + 1 into 1 before this module sees it).
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ def forward(token_ids: Array, weight: Array, *, validate: bool = True) -> jax.Ar
         `S + (H,)`, the table's dtype and device, in memory of its own.
 
     Raises:
-        IndexError: a concrete id is out of range; the message names how many, the first one's position and value, and `V`.
+        IndexError: a concrete id is out of range; the message names how many, the first one's position and value, and
+            `V`.
         TypeError: an argument is not an array, the ids are not integers, or the table's dtype is not listed.
-        ValueError: the table is not two-dimensional.
+        ValueError: the table is not two-dimensional, or the ids are committed to another device.
     """
     return _embedding(token_ids, weight, validate=validate, widened=False, call="forward")
 
@@ -55,8 +57,8 @@ def forward(token_ids: Array, weight: Array, *, validate: bool = True) -> jax.Ar
 def forward_fp32(token_ids: Array, weight: Array, *, validate: bool = True) -> jax.Array:
     """Return `weight[token_ids, :]` exactly widened to float32: no element is rounded (EMB-2).
 
-    Values keep their value (subnormals become normal), zeros and infinities their sign; a NaN keeps its sign and its payload,
-    left-aligned, and is not quieted. The rows are widened after the gather, never the table before it.
+    Values keep their value (subnormals become normal), zeros and infinities their sign; a NaN keeps its sign and its
+    payload, left-aligned, and is not quieted. The rows are widened after the gather, never the table before it.
 
     Args:
         token_ids: as in `forward`.
@@ -73,7 +75,7 @@ def forward_fp32(token_ids: Array, weight: Array, *, validate: bool = True) -> j
 
 
 class NativeEmbeddingOp:
-    """The golden as an object without state: `op(token_ids, weight)` is `forward`, `op.forward_fp32` its widened twin."""
+    """The golden as an object without state: `op(token_ids, weight)` is `forward`; and `op.forward_fp32`."""
 
     def __call__(self, token_ids: Array, weight: Array) -> jax.Array:
         """Return what `forward` returns."""
@@ -91,24 +93,24 @@ class NativeEmbeddingOp:
 def _embedding(token_ids: Array, weight: Array, *, validate: bool, widened: bool, call: str) -> jax.Array:
     _arguments.check_token_ids(token_ids, call)
     _arguments.check_weight(weight, call, widened=widened)
+    _arguments.check_same_device(token_ids, weight, call)
     if validate:
         _arguments.check_range(token_ids, weight.shape[0], call)
     ids = _arguments.narrow(token_ids, weight.shape[0])
-    return _gather(ids, jnp.asarray(weight), widened)
+    return _gather(ids, jnp.asarray(weight), "float32" if widened else weight.dtype.name)
 
 
-@functools.partial(jax.jit, static_argnums=2)
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _gather(ids: jax.Array, table: jax.Array, widened: bool) -> jax.Array:
-    return _rows.gather(ids, table, FORMATS[table.dtype.name], widened=widened)
+def _differentiable(ids: jax.Array, table: jax.Array, result: str) -> jax.Array:
+    return _rows.gather(ids, table, FORMATS[table.dtype.name], FORMATS[result])
 
 
-def _gather_forward(ids: jax.Array, table: jax.Array, widened: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _gather(ids, table, widened), (ids, jnp.empty((table.shape[0], 0), table.dtype))
+def _gather_forward(ids: jax.Array, table: jax.Array, result: str) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _differentiable(ids, table, result), (ids, jnp.empty((table.shape[0], 0), table.dtype))
 
 
 def _gather_backward(
-    widened: bool, residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array
+    result: str, residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[None, jax.Array]:
     # The framework's own gradient stands in: it sums in the table's dtype, in an order of its choosing.
     ids, like = residuals
@@ -118,4 +120,5 @@ def _gather_backward(
     return None, zeros.at[rows].add(cotangent.astype(like.dtype), mode="drop")
 
 
-_gather.__wrapped__.defvjp(_gather_forward, _gather_backward)
+_differentiable.defvjp(_gather_forward, _gather_backward)
+_gather = jax.jit(_differentiable, static_argnums=2)

@@ -73,10 +73,11 @@ def describe(device: str) -> str:
 
 
 def put(array: np.ndarray[Any, Any], dtype: str | None, device: str) -> Any:
-    """Return a NumPy array as a JAX array on the device; on a CPU the same memory if it is dense and aligned to 64 bytes.
+    """Return a NumPy array as a JAX array on the device; on a CPU the same memory if dense and aligned to 64 bytes.
 
-    `dtype` says which table dtype the unsigned integers of `array` mean; None leaves a plain array, such as ids, as it is.
-    Ids that JAX would narrow (64-bit ones while x64 is off) stay a NumPy array, so that the operator sees them whole.
+    `dtype` says which table dtype the unsigned integers of `array` mean; None leaves a plain array, such as ids, as
+    it is. Ids that JAX would narrow (64-bit ones while x64 is off) stay a NumPy array, so that the operator sees them
+    whole.
     """
     if dtype is not None:
         return jax.device_put(bits.from_bits(array, dtype), _device(device))
@@ -113,12 +114,12 @@ def memory_of(array: Any) -> tuple[int, int]:
 def precision(dtype: str) -> contextlib.AbstractContextManager[Any]:
     """Return the context in which tables of `dtype` exist: float64 needs x64 on, all others run with it off."""
     # `jax.enable_x64` is the newer name; before JAX 0.8 it was in `jax.experimental`.
-    enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+    enable_x64: Any = getattr(jax if hasattr(jax, "enable_x64") else jax.experimental, "enable_x64")  # noqa: B009
     return enable_x64(dtype == "float64")
 
 
 def modes() -> dict[str, Callable[[Call], Call]]:
-    """Return the ways in which an operator is called, by name: each takes `(ids, table) -> out` and returns the like."""
+    """Return the ways of calling an operator, by name: each takes `(ids, table) -> out` and returns the like."""
     return {"jit": _jitted, "vmap": _vmapped, "grad-traced": _grad_traced}
 
 
@@ -149,15 +150,16 @@ def peak_extra_bytes(call: Call, ids: Any, table: Any) -> int:
 
     It is what XLA planned for the compiled program: temporaries and output.
     """
-    analysis = jax.jit(call).lower(ids, table).compile().memory_analysis()
+    analysis: Any = jax.jit(call).lower(ids, table).compile().memory_analysis()
     return int(analysis.temp_size_in_bytes + analysis.output_size_in_bytes)
 
 
 def settings() -> dict[str, str]:
     """Return the settings that change what kernels compute or when they differ, by name."""
+    config: Any = jax.config
     return {
-        "jax_enable_x64": str(jax.config.jax_enable_x64),
-        "default matmul precision": str(jax.config.jax_default_matmul_precision),
+        "jax_enable_x64": str(config.jax_enable_x64),
+        "default matmul precision": str(config.jax_default_matmul_precision),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", "not set"),
-        "XLA_PYTHON_CLIENT_PREALLOCATE": os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"],
+        "XLA_PYTHON_CLIENT_PREALLOCATE (false by xref if not set)": os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"],
     }

@@ -1,4 +1,4 @@
-"""What may surround a token without changing its row (clause EMB-7): each condition calls the operator on other batches.
+"""What may surround a token without changing its row (clause EMB-7): each condition makes other batches of a case.
 
 A condition turns the ids of a case into batches. Every element of a batch carries the logical key of the token it
 stands for, its place in the case, or `FILLER`; results are put back by key before they are compared, and a key that
@@ -17,7 +17,7 @@ from xref import errors
 from xref.bits import Bits
 from xref.contracts.inputs import Ids, words
 
-__all__ = ["CONDITIONS", "FILLER", "TABLE_LAYOUTS", "Batch", "Group", "restore"]
+__all__ = ["CONDITIONS", "FILLER", "TABLE_LAYOUTS", "Batch", "Group", "Keys", "restore"]
 
 FILLER = -1
 
@@ -157,16 +157,17 @@ def restore(rows: list[tuple[Keys, Bits]], count: int, where: str) -> Bits:
     """Return rows in the order of their keys, `[count, H]`, from pairs of keys, any shape `S`, and bits, `S + (H,)`.
 
     Raises:
-        ValueError: a key is missing, or came back more than once.
+        ValueError: a key is missing, came back more than once, or is none of the `count`.
     """
     keys = np.concatenate([key.reshape(-1) for key, _ in rows])
     hidden = rows[0][1].shape[-1]
     flat = np.concatenate([bits.reshape(key.size, hidden) for key, bits in rows])
     seen = np.bincount(keys[keys != FILLER], minlength=count)
-    if seen.size != count or (seen != 1).any():
-        wrong = int(np.flatnonzero(seen != 1)[0]) if seen.size == count else count
-        times = int(seen[wrong])
-        raise errors.bad_value(f"key {wrong}", f"{times} results", "exactly one", where)
+    due = np.arange(seen.size) < count
+    if (seen != due).any():
+        wrong = int(np.flatnonzero(seen != due)[0])
+        times = f"{seen[wrong]} result{'' if seen[wrong] == 1 else 's'}"
+        raise errors.bad_value(f"key {wrong}", times, "exactly one" if wrong < count else "none", where)
     restored = np.empty((count, hidden), dtype=flat.dtype)
     restored[keys[keys != FILLER]] = flat[keys != FILLER]
     return restored

@@ -1,4 +1,6 @@
-"""The frameworks as the judge sees them: by name, loaded when asked for, each through its own folder's `framework` module."""
+"""The frameworks as the judge sees them: by name, loaded when asked for, through their folders' `framework` modules."""
+
+# ruff: noqa: D102  (the protocol's methods are described where they are implemented)
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import numpy as np
 
 from xref import errors
 
-__all__ = ["FRAMEWORKS", "Framework", "installed", "load"]
+__all__ = ["FRAMEWORKS", "Framework", "check_installed", "devices", "installed", "load"]
 
 FRAMEWORKS = ("torch", "jax")
 
@@ -47,6 +49,19 @@ def installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
+def check_installed(name: str, call: str) -> None:
+    """Raise unless a framework of that name exists and is installed, without importing it.
+
+    Raises:
+        MissingFrameworkError: it is not installed; the message has the line that installs it.
+        UsageError: there is no framework of that name.
+    """
+    if name not in FRAMEWORKS:
+        raise errors.UsageError(errors.message("framework", name, f"one of {', '.join(FRAMEWORKS)}", call))
+    if not installed(name):
+        raise errors.MissingFrameworkError(name, call)
+
+
 def load(name: str, call: str) -> Framework:
     """Return the framework's module, importing the framework.
 
@@ -54,11 +69,21 @@ def load(name: str, call: str) -> Framework:
         MissingFrameworkError: it is not installed; the message has the line that installs it.
         UsageError: there is no framework of that name, or it is installed and cannot be imported.
     """
-    if name not in FRAMEWORKS:
-        raise errors.UsageError(errors.message("framework", name, f"one of {', '.join(FRAMEWORKS)}", call))
-    if not installed(name):
-        raise errors.MissingFrameworkError(name, call)
+    check_installed(name, call)
     try:
         return cast(Framework, importlib.import_module(f"xref.{name}_ops.framework"))
-    except ImportError as error:
+    except Exception as error:  # a framework without its libraries raises OSError, RuntimeError and others too
         raise errors.UsageError(errors.message(name, f"an import error ({error})", "it to import", call)) from error
+
+
+def devices(framework: Framework, call: str) -> tuple[str, ...]:
+    """Return the kinds of device that this machine has for a framework.
+
+    Raises:
+        UsageError: the framework cannot tell, such as JAX where `JAX_PLATFORMS` names what is not there.
+    """
+    try:
+        return framework.devices()
+    except Exception as error:  # each framework and version has its own
+        got = f"an error ({error})"
+        raise errors.UsageError(errors.message(f"{framework.NAME} devices", got, "a list of them", call)) from error

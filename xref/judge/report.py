@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 from pathlib import Path
 
 from rich import box
@@ -22,18 +20,12 @@ _SHOWN = 3  # problems of one verdict; the report's file has all
 
 
 def show(report: Report, console: Console) -> None:
-    """Print the verdicts as a table, the first problems of each that did not pass, and the statement with the digest."""
+    """Print the verdicts as a table, the first problems of each that did not pass, the statement and the digest."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading, justify in (
-        ("clause", "left"),
-        ("framework", "left"),
-        ("device", "left"),
-        ("compared with", "left"),
-        ("cases", "right"),
-        ("elements", "right"),
-        ("verdict", "left"),
-    ):
-        table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for heading in ("clause", "framework", "device", "compared with", "cases", "elements", "verdict"):
+        # Where the terminal is narrow, words go on in the next line; numbers and verdicts are never cut.
+        number = heading in ("cases", "elements")
+        table.add_column(heading, justify="right" if number else "left", no_wrap=number or heading == "verdict")
     for verdict in report.verdicts:
         style = _STYLES[verdict.outcome]
         table.add_row(
@@ -59,25 +51,25 @@ def check_writable(path: Path) -> None:
     """Raise `UsageError` unless a file can be made at `path`: better before a run than after it."""
     if path.is_dir():
         raise errors.UsageError(errors.message("--json", f"{path}, a folder", "a file", "verify"))
-    if not os.access(path.parent, os.W_OK):
+    if path.exists() and not path.is_file():  # such as /dev/null, which a file must not replace
+        raise errors.UsageError(errors.message("--json", f"{path}, a device or pipe", "a file", "verify"))
+    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
         raise errors.UsageError(errors.message("--json", path, "a file in a folder that can be written", "verify"))
 
 
 def write_json(report: Report, path: Path) -> None:
-    """Write the report as JSON; an interrupted or failing write leaves what was there before."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    """Write the report as JSON; an interrupted or failing write leaves what was there before.
+
+    Raises:
+        UsageError: the file cannot be written, such as on a full disk.
+    """
+    path = path.resolve()
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(report.to_json() + "\n")
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        part.write_text(report.to_json() + "\n", encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        got = f"{path}, which cannot be written ({error.strerror})"
+        raise errors.UsageError(errors.message("--json", got, "a file", "verify")) from error
+    finally:
+        part.unlink(missing_ok=True)

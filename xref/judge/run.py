@@ -1,15 +1,16 @@
 """The engine: runs operators on cases and conditions, and compares every element by its bits.
 
-A `Workload` is a case with its exact answers at hand; a `Subject` is one golden on one device. What comes of each goes into
-the `Ledger`. The engine never asserts and never stops at the first failure: a subject that raises is recorded as an
-error and the rest still runs.
+A `Workload` is a case with its exact answers at hand; a `Subject` is one golden on one device. What comes of each
+goes into the `Ledger`. The engine never asserts and never stops at the first failure: a subject that raises is
+recorded as an error of the clause that was being judged, and the rest still runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, make_table
-from xref.judge.conditions import CONDITIONS, TABLE_LAYOUTS, Batch, Group, restore
+from xref.judge.conditions import CONDITIONS, TABLE_LAYOUTS, Batch, Group, Keys, restore
 from xref.judge.frameworks import Framework
 from xref.judge.verdict import Ledger, mismatch
 from xref.spec import Case
@@ -29,6 +30,7 @@ __all__ = [
     "compare_subjects",
     "examine",
     "examine_bad_ids",
+    "expect",
     "from_case",
     "output_digests",
 ]
@@ -37,6 +39,7 @@ FIXTURES = "fixtures"
 _REPEATS = 2
 _CONDITION_TOKENS = 1098  # as many as the largest fixed case with conditions has
 _ACCURACY = {"forward": "EMB-1", "forward_fp32": "EMB-2"}
+_EXACT, _BEFORE, _FIRST, _PLAIN = "exact", "inputs before", "first call", "plain call"
 # What a call may hold beside its output at any size: blocks of a fixed size, ids widened to int64.
 _FIXED_OVERHEAD = 4 << 20
 
@@ -103,28 +106,69 @@ def _brief(pinned: contract.Pinned | None) -> str:
     return ", ".join(f"{name} {digest[:12]}" for name, digest in parts.items())
 
 
+def expect(
+    subjects: list[Subject], verbs: tuple[str, ...], ledger: Ledger, *, refusals: bool, conditions: bool
+) -> None:
+    """Note what a run over these verbs has to compare, so that a comparison left out shows as an error.
+
+    `refusals`: the run includes `examine_bad_ids`; `conditions`: a workload of it has them.
+    """
+    clauses = [("EMB-3", _EXACT), ("EMB-5", _BEFORE), ("EMB-6", _FIRST)]
+    clauses += [(_ACCURACY[verb], _EXACT) for verb in verbs]
+    clauses += [("EMB-4", _EXACT)] if refusals else []
+    clauses += [("EMB-7", _PLAIN)] if conditions else []
+    for subject in subjects:
+        for clause, against in clauses:
+            ledger.expect(clause, subject.where, against)
+    for other in subjects[1:]:
+        for verb in verbs:
+            ledger.expect(_ACCURACY[verb], other.where, "/".join(subjects[0].where))
+
+
 def examine(subject: Subject, work: Workload, ledger: Ledger) -> dict[str, Bits]:
-    """Run a golden on a workload under clauses EMB-1, 2, 3, 5, 6, 7 and 12; return its outputs' bits by verb."""
+    """Run a golden on a workload under clauses EMB-1, 2, 3, 5, 6, 7 and 12; return its outputs' bits by verb.
+
+    A verb that gave no output of the right form has none there, and nothing else of it is judged.
+    """
     framework = subject.framework
-    outputs = {}
-    with framework.precision(work.dtype):
+    outputs: dict[str, Bits] = {}
+    inputs = f"inputs on {subject.device}, {work.id}"
+    with framework.precision(work.dtype), _judging(ledger, subject, "EMB-1", _EXACT, inputs):
         ids = framework.put(work.ids.copy(), None, subject.device)
         table = framework.put(work.table, work.dtype, subject.device)
         for verb in work.answers:
             bench = _Bench(subject, work, verb, ledger)
-            try:
-                outputs[verb] = bench.accuracy(ids, table)
-                bench.memory(ids, table)
-                if work.conditions and work.ids.size:
-                    bench.invariance(ids, table, outputs[verb])
-            except Exception as error:  # whatever an operator raises is a result to report
-                ledger.error(_ACCURACY[verb], subject.where, "exact", _described(error), call=bench.call)
-        _purity(subject, work, ids, table, ledger)
+            got = bench.accuracy(ids, table)
+            if got is None:
+                continue
+            outputs[verb] = got
+            bench.memory(ids, table)
+            if work.conditions and work.ids.size:
+                bench.invariance(table, got)
+        with _judging(ledger, subject, "EMB-5", _BEFORE, work.id):
+            _purity(subject, work, ids, table, ledger)
     return outputs
 
 
+class _MisformedError(Exception):
+    """An output has another shape, dtype or device than it must have."""
+
+
+@contextlib.contextmanager
+def _judging(ledger: Ledger, subject: Subject, clause: str, against: str, call: str) -> Iterator[None]:
+    """Record what is raised inside as a problem of the clause: whatever an operator raises is a result to report."""
+    try:
+        yield
+    except _MisformedError as error:
+        ledger.record(clause, subject.where, against, elements=0, problem=str(error), call=call)
+    except Exception as error:
+        ledger.error(clause, subject.where, against, _described(error), call=call)
+
+
 def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    """Return the error's type and the first line of its message: frameworks append a page of advice."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _purity(subject: Subject, work: Workload, ids: Any, table: Any, ledger: Ledger) -> None:
@@ -133,7 +177,20 @@ def _purity(subject: Subject, work: Workload, ids: Any, table: Any, ledger: Ledg
     changed = [name for name, kept in (("token_ids", kept_ids), ("weight", kept_table)) if not kept]
     problem = f"{' and '.join(changed)}: got other bits after the calls, expected the same" if changed else None
     elements = work.ids.size + work.table.size
-    ledger.record("EMB-5", subject.where, "inputs before", elements=elements, problem=problem, call=work.id)
+    ledger.record("EMB-5", subject.where, _BEFORE, elements=elements, problem=problem, call=work.id)
+
+
+def _formed(framework: Framework, out: Any, wanted: tuple[tuple[int, ...], str, str]) -> Bits:
+    """Return the bits of an output of the right shape, dtype and device.
+
+    Raises:
+        _MisformedError: it has another; comparing it all the same would broadcast, or compare bits of two dtypes.
+    """
+    form = framework.form_of(out)
+    if form != wanted:
+        got, expected = (f"shape {shape}, {dtype}, on {device}" for shape, dtype, device in (form, wanted))
+        raise _MisformedError(f"out: got {got}, expected {expected}")
+    return framework.bits_of(out)
 
 
 class _Bench:
@@ -149,24 +206,34 @@ class _Bench:
 
     def _record(self, clause: str, against: str, elements: int, problem: object, call: str = "") -> None:
         text = None if problem is None else str(problem)
-        self.ledger.record(
-            clause, self.subject.where, against, elements=elements, problem=text, call=call or self.call
-        )
+        self.ledger.record(clause, self.subject.where, against, elements=elements, problem=text, call=call or self.call)
 
-    def accuracy(self, ids: Any, table: Any) -> Bits:
-        """Form, bits against the exact answer, aliasing, and the same bits again."""
-        out = self.run(ids, table)
-        form = self.framework.form_of(out)
-        wanted = (self.expected.shape, self.format.name, self.subject.device)
-        self._record("EMB-3", "exact", self.expected.size, None if form == wanted else _misformed(form, wanted))
-        got = self.framework.bits_of(out)
-        self._record(_ACCURACY[self.verb], "exact", got.size, mismatch(got, self.expected, self.format))
-        shared = [name for name, other in (("token_ids", ids), ("weight", table)) if self._overlap(out, other)]
-        problem = f"out: got memory of {' and '.join(shared)}, expected its own" if shared else None
-        self._record("EMB-5", "inputs before", got.size, problem)
-        for _ in range(_REPEATS):
-            again = self.framework.bits_of(self.run(ids, table))
-            self._record("EMB-6", "first call", got.size, mismatch(again, got, self.format))
+    def _judging(self, clause: str, against: str, call: str = "") -> contextlib.AbstractContextManager[None]:
+        return _judging(self.ledger, self.subject, clause, against, call or self.call)
+
+    def _bits(self, out: Any, shape: tuple[int, ...]) -> Bits:
+        return _formed(self.framework, out, (shape, self.format.name, self.subject.device))
+
+    def accuracy(self, ids: Any, table: Any) -> Bits | None:
+        """Form, bits against the exact answer, aliasing, the same bits again; None where nothing can be compared."""
+        got = None
+        with self._judging(_ACCURACY[self.verb], _EXACT):
+            out = self.run(ids, table)
+            with self._judging("EMB-3", _EXACT):
+                # A copy: an operator that hands out the same buffer again would else be compared with itself.
+                got = self._bits(out, self.expected.shape).copy()
+            if got is None:
+                return None
+            self._record("EMB-3", _EXACT, got.size, None)
+            self._record(_ACCURACY[self.verb], _EXACT, got.size, mismatch(got, self.expected, self.format))
+            with self._judging("EMB-5", _BEFORE):
+                shared = [name for name, other in (("token_ids", ids), ("weight", table)) if self._overlap(out, other)]
+                problem = f"out: got memory of {' and '.join(shared)}, expected its own" if shared else None
+                self._record("EMB-5", _BEFORE, got.size, problem)
+            for _ in range(_REPEATS):
+                with self._judging("EMB-6", _FIRST):
+                    again = self._bits(self.run(ids, table), got.shape)
+                    self._record("EMB-6", _FIRST, got.size, mismatch(again, got, self.format))
         return got
 
     def _overlap(self, out: Any, other: Any) -> bool:
@@ -178,23 +245,32 @@ class _Bench:
         limit = int(1.2 * self.expected.nbytes) + _FIXED_OVERHEAD
         if self.work.table.nbytes < 4 * limit:
             return
-        peak = self.framework.peak_extra_bytes(self.run, ids, table)
-        problem = f"peak extra memory: got {peak} bytes, expected at most {limit}" if peak > limit else None
-        self._record("EMB-12", "1.2 x output", self.expected.size, problem)
+        with self._judging("EMB-12", "1.2 x output + 4 MiB"):
+            peak = self.framework.peak_extra_bytes(self.run, ids, table)
+            problem = f"peak extra memory: got {peak} bytes, expected at most {limit}" if peak > limit else None
+            self._record("EMB-12", "1.2 x output + 4 MiB", self.expected.size, problem)
 
-    def invariance(self, ids: Any, table: Any, base: Bits) -> None:
+    def invariance(self, table: Any, base: Bits) -> None:
         """Every condition, its rows put back by key and compared with the plain call's."""
-        flat = np.ascontiguousarray(self.work.ids.reshape(-1)[:_CONDITION_TOKENS])
+        flat = self.work.ids.reshape(-1)[:_CONDITION_TOKENS]
         keys = np.arange(flat.size)
         rows = base.reshape(self.work.ids.size, -1)[: flat.size]
         vocab = self.work.table.shape[0]
         for name, plan in CONDITIONS.items():
-            for group in plan(flat, keys, vocab):
+            # Copied, since an operator may write into its ids: they are views of what the plan is given.
+            for group in plan(flat.copy(), keys, vocab):
                 self._compare(name, group, self.run, table, rows)
         for name, mode in self.framework.modes().items():
-            self._compare(f"mode {name}", [Batch(flat, keys)], mode(self.run), table, rows)
+            self._compare(f"mode {name}", [Batch(flat.copy(), keys)], mode(self.run), table, rows)
 
     def _compare(self, name: str, group: Group, run: Callable[[Any, Any], Any], table: Any, rows: Bits) -> None:
+        call = f"{self.call}, condition {name}"
+        with self._judging("EMB-7", _PLAIN, call):
+            restored = restore(self._parts(group, run, table), rows.shape[0], call)
+            self._record("EMB-7", _PLAIN, restored.size, mismatch(restored, rows, self.format), call)
+
+    def _parts(self, group: Group, run: Callable[[Any, Any], Any], table: Any) -> list[tuple[Keys, Bits]]:
+        """Return the keys and the bits of each batch's rows."""
         parts = []
         for batch in group:
             ids, laid = batch.ids, table
@@ -205,15 +281,9 @@ class _Bench:
                 ids = places.astype(ids.dtype).reshape(ids.shape)
                 laid = self.framework.put(view, self.work.dtype, self.subject.device)
             out = run(self.framework.put(ids, None, self.subject.device), laid)
-            parts.append((batch.keys, self.framework.bits_of(out)))
-        call = f"{self.call}, condition {name}"
-        restored = restore(parts, rows.shape[0], call)
-        self._record("EMB-7", "plain call", restored.size, mismatch(restored, rows, self.format), call)
-
-
-def _misformed(form: tuple[Any, ...], wanted: tuple[Any, ...]) -> str:
-    got, expected = (f"shape {shape}, {dtype}, on {device}" for shape, dtype, device in (form, wanted))
-    return f"out: got {got}, expected {expected}"
+            # Copied, since an operator may hand out the same buffer again.
+            parts.append((batch.keys, self._bits(out, (*ids.shape, self.work.table.shape[1])).copy()))
+        return parts
 
 
 def examine_bad_ids(subject: Subject, dtype: str, ledger: Ledger) -> None:
@@ -227,9 +297,7 @@ def examine_bad_ids(subject: Subject, dtype: str, ledger: Ledger) -> None:
             for verb in verbs:
                 call = f"{framework.NAME}.{verb} on {subject.device}, {dtype} table, {bad.name}"
                 problem = _refusal(getattr(framework.golden, verb), given, bad.error(verb))
-                ledger.record(
-                    "EMB-4", subject.where, "exact", elements=max(bad.ids.size, 1), problem=problem, call=call
-                )
+                ledger.record("EMB-4", subject.where, _EXACT, elements=max(bad.ids.size, 1), problem=problem, call=call)
         for verb in verbs:
             _examine_poison(subject, verb, dtype, ledger)
 
@@ -256,16 +324,12 @@ def _examine_poison(subject: Subject, verb: str, dtype: str, ledger: Ledger) -> 
     expected = contract.exact_answers(np.where(inside, ids, 0), table, dtype)[verb].copy()
     fmt = FORMATS[contract.result_dtype(verb, dtype)]
     expected[~inside] = fmt.nan
-    out = traced(framework.put(ids, None, subject.device), framework.put(table, dtype, subject.device))
-    found = mismatch(framework.bits_of(out), expected, fmt)
-    ledger.record(
-        "EMB-4",
-        subject.where,
-        "exact",
-        elements=expected.size,
-        problem=None if found is None else str(found),
-        call=f"{framework.NAME}.{verb} traced on {subject.device}, {dtype} table, ids out of range",
-    )
+    call = f"{framework.NAME}.{verb} traced on {subject.device}, {dtype} table, ids out of range"
+    with _judging(ledger, subject, "EMB-4", _EXACT, call):
+        out = traced(framework.put(ids, None, subject.device), framework.put(table, dtype, subject.device))
+        found = mismatch(_formed(framework, out, (expected.shape, fmt.name, subject.device)), expected, fmt)
+        problem = None if found is None else str(found)
+        ledger.record("EMB-4", subject.where, _EXACT, elements=expected.size, problem=problem, call=call)
 
 
 def compare_subjects(

@@ -117,10 +117,14 @@ class Ledger:
         self._titles = titles
         self._verdicts: dict[tuple[str, str, str, str], Verdict] = {}
 
+    def expect(self, clause: str, where: tuple[str, str], against: str) -> None:
+        """Note that a comparison must take place: if nothing is ever recorded for it, its verdict is an error."""
+        self._verdict(clause, where, against)
+
     def record(
         self, clause: str, where: tuple[str, str], against: str, *, elements: int, problem: str | None, call: str
     ) -> None:
-        """Add one result: `where` is framework and device, `problem` None for a pass, `call` what was called on what."""
+        """Add one result: `where` is framework and device, `problem` None for a pass, `call` what ran on what."""
         verdict = self._verdict(clause, where, against)
         verdict.cases += 1
         verdict.elements += elements
@@ -133,7 +137,7 @@ class Ledger:
         verdict = self._verdict(clause, where, against)
         verdict.cases += 1
         verdict.outcome = Outcome.ERROR
-        verdict.problems.append(errors.message(clause, problem, "a result", call))
+        verdict.problems.append(errors.message("out", problem, "a result", call))
 
     def _verdict(self, clause: str, where: tuple[str, str], against: str) -> Verdict:
         key = (clause, *where, against)
@@ -149,7 +153,7 @@ class Ledger:
             if verdict.elements == 0 and verdict.outcome is Outcome.PASS:
                 verdict.outcome = Outcome.ERROR
                 verdict.problems.append(
-                    errors.message(verdict.clause, "nothing compared", "at least one element", verdict.against)
+                    errors.message("elements", "none compared", "at least one", f"against {verdict.against}")
                 )
         order = list(self._titles)
         return sorted(self._verdicts.values(), key=lambda v: (order.index(v.clause), v.framework, v.device, v.against))

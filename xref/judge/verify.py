@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from xref import __version__, bits, errors
-from xref.bits import FORMATS, Bits
+from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.judge import frameworks, weights
 from xref.judge.run import (
@@ -19,6 +21,7 @@ from xref.judge.run import (
     compare_subjects,
     examine,
     examine_bad_ids,
+    expect,
     from_case,
     output_digests,
 )
@@ -29,6 +32,7 @@ __all__ = ["DEVICES", "verify"]
 
 DEVICES = ("auto", "cpu", "cuda", "tpu")
 _CALL = "verify"
+_LARGE = 1 << 28  # bytes
 
 Progress = Callable[[str, int, int], None]
 
@@ -36,22 +40,22 @@ Progress = Callable[[str, int, int], None]
 def verify(
     *,
     tier: str = "standard",
-    framework: tuple[str, ...] = (),
-    device: tuple[str, ...] = ("auto",),
-    dtype: tuple[str, ...] = (),
-    weights_file: Path | None = None,
+    framework: str | tuple[str, ...] = (),
+    device: str | tuple[str, ...] = ("auto",),
+    dtype: str | tuple[str, ...] = (),
+    weights_file: str | Path | None = None,
     tensor: str | None = None,
-    ids_file: Path | None = None,
+    ids_file: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Run the goldens on fixed-seed cases, or on a checkpoint's table, and compare every element by its bits.
 
     Args:
         tier: `smoke`, `standard` or `exhaustive`: how many cases.
-        framework: `torch`, `jax` or both; none named means both, and both must then be installed. One alone is compared with
-            the exact answers and with the digests that the package pins.
+        framework: `torch`, `jax` or both; none named means both, and both must then be installed. One alone is
+            compared with the exact answers and with the digests that the package pins.
         device: kinds of device, `cpu`, `cuda` or `tpu`; `auto` is the CPU and whatever accelerator a framework has. A
-            framework that has no such kind anywhere (torch and `tpu`) runs on the CPU.
+            framework that has no such kind anywhere (torch and `tpu`) runs on the CPU beside one that has it.
         dtype: table dtypes; none named means all.
         weights_file: a safetensors file; its table is then the one case.
         tensor: the table's name in that file.
@@ -64,6 +68,7 @@ def verify(
     Raises:
         UsageError: an unknown name, an absent device, an unreadable file.
         MissingFrameworkError: a framework is not installed; the message has the line that installs it.
+        NothingComparedError: there is no case to run.
     """
     begun = time.monotonic()
     chosen = _choose("tier", (tier,), tuple(Tier))[0]
@@ -72,13 +77,16 @@ def verify(
         raise errors.UsageError(
             errors.message("--tensor or --ids", "no --weights", "a safetensors file with them", _CALL)
         )
+    if weights_file is not None and dtypes:
+        raise errors.UsageError(errors.message("--dtype", dtypes[0], "the file's own dtype, with --weights", _CALL))
     subjects = _subjects(framework, device)
     ledger = Ledger({FIXTURES: "inputs as pinned"} | {clause.id: clause.title for clause in contract.CLAUSES})
     if weights_file is None:
         steps, what = _fixed_steps(Tier(chosen), dtypes, subjects, ledger), f"{chosen} tier"
     else:
-        work = _from_weights(weights_file, tensor, ids_file)
+        work = _from_weights(Path(weights_file), tensor, None if ids_file is None else Path(ids_file))
         steps, what = [(work.id, functools.partial(_compare, lambda: work, subjects, ledger))], work.id
+        expect(subjects, tuple(work.answers), ledger, refusals=False, conditions=True)
     lines: set[str] = set()
     for done, (name, step) in enumerate(steps):
         if progress is not None:
@@ -87,31 +95,37 @@ def verify(
     return _report(subjects, ledger, lines, what, time.monotonic() - begun)
 
 
-def _choose(name: str, given: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
+def _choose(name: str, given: str | tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
+    given = (given,) if isinstance(given, str) else given
     for value in given:
         if value not in allowed:
             raise errors.UsageError(errors.message(f"--{name}", repr(value), f"one of {', '.join(allowed)}", _CALL))
     return tuple(dict.fromkeys(given))
 
 
-def _subjects(names: tuple[str, ...], devices: tuple[str, ...]) -> list[Subject]:
+def _subjects(names: str | tuple[str, ...], devices: str | tuple[str, ...]) -> list[Subject]:
     """Return every framework on every device asked for; raise for what was asked for and is not there."""
-    chosen = _choose("framework", names, frameworks.FRAMEWORKS) or frameworks.FRAMEWORKS
+    named = _choose("framework", names, frameworks.FRAMEWORKS) or frameworks.FRAMEWORKS
+    chosen = [name for name in frameworks.FRAMEWORKS if name in named]
     kinds = _choose("device", devices, DEVICES) or ("auto",)
     subjects = []
-    for loaded in [frameworks.load(name, _CALL) for name in chosen]:
-        present = loaded.devices()
+    for name in chosen:  # all of them before the first is imported, which takes seconds
+        frameworks.check_installed(name, _CALL)
+    everyone = [frameworks.load(name, _CALL) for name in chosen]
+    for loaded in everyone:
+        present = frameworks.devices(loaded, _CALL)
         wanted: dict[str, None] = {}
         for kind in kinds:
             if kind == "auto":
                 wanted |= dict.fromkeys(present)
+            elif loaded.supports(kind) or not any(other.supports(kind) for other in everyone):
+                wanted[kind] = None
             else:
-                wanted[kind if loaded.supports(kind) else "cpu"] = None
+                wanted["cpu"] = None
         for kind in wanted:
             if kind not in present:
-                raise errors.UsageError(
-                    errors.message("--device", kind, f"a device that {loaded.NAME} has here: {', '.join(present)}", _CALL)
-                )
+                there = f"a device that {loaded.NAME} has here: {', '.join(present)}"
+                raise errors.UsageError(errors.message("--device", kind, there, _CALL))
             subjects.append(Subject(loaded, kind))
     return subjects
 
@@ -121,13 +135,18 @@ Step = tuple[str, Callable[[], set[str]]]
 
 
 def _fixed_steps(tier: Tier, dtypes: tuple[str, ...], subjects: list[Subject], ledger: Ledger) -> list[Step]:
-    refusals = [
+    refusals: list[Step] = [
         (f"bad ids, {dtype}", functools.partial(_refuse, subjects, dtype, ledger)) for dtype in dtypes or FORMATS
     ]
-    compared = [
+    cases = contract.cases(tier, dtypes=dtypes)
+    if not cases:
+        raise errors.NothingComparedError(errors.message("cases", "none", f"one or more in the {tier} tier", _CALL))
+    compared: list[Step] = [
         (case.id, functools.partial(_compare, functools.partial(from_case, case, ledger), subjects, ledger))
-        for case in contract.cases(tier, dtypes=dtypes)
+        for case in cases
     ]
+    verbs = tuple(v for v in contract.VERBS if v == "forward" or any(case.dtype != "float64" for case in cases))
+    expect(subjects, verbs, ledger, refusals=True, conditions=any(case.conditions for case in cases))
     return refusals + compared
 
 
@@ -138,17 +157,23 @@ def _refuse(subjects: list[Subject], dtype: str, ledger: Ledger) -> set[str]:
 
 
 def _compare(build: Callable[[], Workload], subjects: list[Subject], ledger: Ledger) -> set[str]:
-    """Run every subject on one workload and compare each with the first; return the lines of all outputs."""
+    """Run every subject on one workload and compare each with the first; return the lines of all outputs.
+
+    The subjects run side by side, since compilers and kernels leave the interpreter to others while they work; the
+    first one in this thread, where torch's memory profiler writes no complaint to the terminal.
+    """
     work = build()
-    first: dict[str, Bits] = {}
-    lines: set[str] = set()
-    for subject in subjects:
-        outputs = examine(subject, work, ledger)
-        lines |= output_digests(work, outputs)
-        if subject is subjects[0]:
-            first = outputs
-        else:
-            compare_subjects((subjects[0], first), (subject, outputs), work, ledger)
+    first, *others = subjects
+    with ThreadPoolExecutor(max(len(others), 1)) as pool:
+        running = [pool.submit(examine, subject, work, ledger) for subject in others]
+        expected = examine(first, work, ledger)
+    lines = output_digests(work, expected)
+    for subject, got in zip(others, (future.result() for future in running), strict=True):
+        compare_subjects((first, expected), (subject, got), work, ledger)
+        lines |= output_digests(work, got)
+    if work.table.nbytes > _LARGE:
+        del work
+        gc.collect()  # JAX's arrays hold themselves in cycles, and the next table may be as large
     return lines
 
 
@@ -209,4 +234,5 @@ def _statement(report: Report) -> str:
     if pinned:
         how += " and to the digests pinned in the package"
     alone = "" if len(ran) > 1 else " No second framework confirmed it in this run."
-    return f"Confirmed ({report.subject}): {' and '.join(ran)}, {how}, bit for bit, on {outputs:,} output elements.{alone}"
+    who = " and ".join(ran)
+    return f"Confirmed ({report.subject}): {who}, {how}, bit for bit, on {outputs:,} output elements.{alone}"

@@ -6,16 +6,20 @@ memory that every framework then shares.
 
 from __future__ import annotations
 
+import re
+import reprlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  (safetensors finds NumPy's bfloat16 through it)
 import numpy as np
 import safetensors
 
 from xref import bits, errors
 from xref.bits import FORMATS, Bits
 from xref.contracts.inputs import Ids, allocate, make_ids
+from xref.judge import frameworks
 
 __all__ = ["default_ids", "read_ids", "read_table"]
 
@@ -28,11 +32,17 @@ _DTYPES = {
     "F8_E5M2": "float8_e5m2",
 }
 _SLICE = 1 << 26  # bytes at a time
+_INTEGER = re.compile("[+-]?[0-9]+", re.ASCII)
+_LONGEST = 40  # characters of a number; Python refuses to read one of thousands
 _CALL = "verify --weights"
 
 
 def _error(where: object, got: object, expected: object) -> errors.UsageError:
     return errors.UsageError(errors.message(str(where), got, expected, _CALL))
+
+
+def _missing(path: Path) -> str:
+    return "a folder" if path.is_dir() else "no such file"
 
 
 def read_table(path: Path, name: str | None) -> tuple[str, str, Bits]:
@@ -41,59 +51,64 @@ def read_table(path: Path, name: str | None) -> tuple[str, str, Bits]:
     Without a name the file must hold just one tensor that can be a table.
 
     Raises:
-        UsageError: no such file, not a sound safetensors file, no such tensor (the candidates are named), or one that is
-            not a `[V, H]` table of a contract dtype.
+        UsageError: no such file, not a sound safetensors file, no such tensor (the candidates are named), or one that
+            is not a `[V, H]` table of a contract dtype.
     """
     if not path.is_file():
-        raise _error(path, "no such file", "a safetensors file")
+        raise _error(path, _missing(path), "a safetensors file")
     try:
-        file = safetensors.safe_open(path, framework="numpy")
+        file: Any = safetensors.safe_open(path, framework="numpy")
     except (safetensors.SafetensorError, OSError) as error:
         raise _error(path, f"a file that does not open ({error})", "a sound safetensors file") from error
     with file:
         slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
         candidates = [key for key, part in slices.items() if part.get_dtype() in _DTYPES and len(part.get_shape()) == 2]
-        if name is None:
-            if len(candidates) != 1:
-                raise _error("--tensor", "none given", f"one of {_listed(candidates)}")
+        if name not in slices and not candidates:
+            raise _error(path, "no tensor that can be a table", f"one of shape [V, H] and of {', '.join(_DTYPES)}")
+        if name is None and len(candidates) == 1:
             name = candidates[0]
-        if name not in slices:
-            raise _error("--tensor", name, f"one of {_listed(candidates)}")
-        part = slices[name]
-        shape, code = tuple(part.get_shape()), part.get_dtype()
-        if code not in _DTYPES:
-            raise _error(name, f"dtype {code}", f"one of {', '.join(_DTYPES)}")
-        if len(shape) != 2:
-            raise _error(name, f"shape {shape}", "shape [V, H]")
-        return name, _DTYPES[code], _copied(part, shape, _DTYPES[code], path)
+        if name is None or name not in slices:
+            raise _error("--tensor", name or "none", f"one of {_listed(candidates)}")
+        shape, code = tuple(slices[name].get_shape()), slices[name].get_dtype()
+    if code not in _DTYPES:
+        raise _error(name, f"dtype {code}", f"one of {', '.join(_DTYPES)}")
+    if len(shape) != 2:
+        raise _error(name, f"shape {shape}", "shape [V, H]")
+    return name, _DTYPES[code], _copied(path, name, shape, _DTYPES[code])
 
 
 def _listed(names: list[str]) -> str:
     shown = ", ".join(sorted(names)[:20])
-    return (shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")) or "no tensor (none is a table)"
+    return shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
-def _copied(part: Any, shape: tuple[int, ...], dtype: str, path: Path) -> Bits:
+def _copied(path: Path, name: str, shape: tuple[int, ...], dtype: str) -> Bits:
+    """Copy a tensor out of the mapped file, some rows at a time."""
+    library, to_bits = "numpy", bits.as_bits
+    if dtype.startswith("float8"):
+        # safetensors looks float8 up in NumPy itself, which has none; through torch it reads them.
+        if not frameworks.installed("torch"):
+            raise _error(name, dtype, "torch, through which safetensors reads float8: pip install 'xref[torch]'")
+        library, to_bits = "pt", frameworks.load("torch", _CALL).bits_of
     table = allocate(shape, FORMATS[dtype].uint)
     rows = max(_SLICE // max(shape[1] * table.itemsize, 1), 1)
-    for start in range(0, shape[0], rows):
-        try:
-            block = part[start : min(start + rows, shape[0])]
-        except AttributeError as error:
-            # safetensors names the float8 dtypes to NumPy, which has none.
-            raise _error(path, f"a {dtype} tensor", "a dtype that safetensors reads for NumPy") from error
-        table[start : start + rows] = bits.as_bits(block)
+    file: Any = safetensors.safe_open(path, framework=library)
+    with file:
+        part = file.get_slice(name)
+        for start in range(0, shape[0], rows):
+            stop = min(start + rows, shape[0])
+            table[start:stop] = to_bits(part[start:stop])
     return table
 
 
 def read_ids(path: Path, vocab_size: int) -> Ids:
-    """Return the token ids of a `.npy` file, any shape, or of a text file of integers.
+    """Return the token ids of a `.npy` file, any shape and integer dtype, or of a text file of integers.
 
     Raises:
         UsageError: no such file, another kind of file, or ids that are not integers, not there, or out of range.
     """
     if not path.is_file():
-        raise _error(path, "no such file", "a .npy or .txt file of token ids")
+        raise _error(path, _missing(path), "a .npy or .txt file of token ids")
     readers = {".npy": _from_npy, ".txt": _from_text}
     if path.suffix not in readers:
         raise _error(path, f"suffix {path.suffix!r}", "a .npy or .txt file of token ids")
@@ -111,29 +126,34 @@ def read_ids(path: Path, vocab_size: int) -> Ids:
 
 def _from_npy(path: Path) -> Ids:
     try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (ValueError, OSError, EOFError) as error:
+        loaded = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError, MemoryError) as error:
         raise _error(path, f"a file that does not load ({error})", "a sound .npy file") from error
+    if not isinstance(loaded, np.ndarray):
+        loaded.close()
+        raise _error(path, "an archive of arrays", "a file of one array, as numpy.save writes it")
+    return loaded.astype(loaded.dtype.newbyteorder("="), copy=False)
 
 
 def _from_text(path: Path) -> Ids:
     try:
-        values = list(_integers(path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise _error(path, f"bytes that are not text ({error})", "integers in UTF-8 text") from error
-    try:
-        return np.array(values, dtype=np.int64)
-    except OverflowError as error:
-        raise _error(path, f"{max(values, key=abs)}", "ids that fit in 64 bits") from error
+    except OSError as error:
+        raise _error(path, f"a file that cannot be read ({error.strerror})", "a readable file") from error
+    return np.array(list(_integers(text, path)), dtype=np.int64)
 
 
-def _integers(text: str) -> Iterator[int]:
+def _integers(text: str, path: Path) -> Iterator[int]:
     for number, line in enumerate(text.splitlines(), start=1):
         for word in line.replace(",", " ").split():
-            try:
-                yield int(word)
-            except ValueError as error:
-                raise _error(f"line {number}", repr(word), "integers, apart by white space or commas") from error
+            where, got = f"{path}, line {number}", reprlib.repr(word)
+            if not _INTEGER.fullmatch(word):
+                raise _error(where, got, "integers, apart by white space or commas")
+            if len(word) > _LONGEST or not -(2**63) <= int(word) < 2**63:
+                raise _error(where, got, "ids that fit in 64 bits")
+            yield int(word)
 
 
 def default_ids(vocab_size: int) -> Ids:

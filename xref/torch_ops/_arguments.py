@@ -18,15 +18,14 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def check_token_ids(token_ids: object, call: str) -> torch.Tensor:
-    """Return `token_ids` if it is a dense tensor of an integer dtype; raise `TypeError` otherwise."""
+def check_token_ids(token_ids: object, call: str) -> None:
+    """Raise `TypeError` unless `token_ids` is a dense tensor of an integer dtype."""
     if not isinstance(token_ids, torch.Tensor):
         raise errors.bad_type("token_ids", type(token_ids).__name__, "torch.Tensor", call)
     if token_ids.layout != torch.strided:
         raise errors.bad_type("token_ids", f"layout {token_ids.layout}", "a dense tensor", call)
     if token_ids.dtype not in _ID_DTYPES:
         raise errors.bad_type("token_ids", f"dtype {dtype_name(token_ids.dtype)}", "an integer dtype", call)
-    return token_ids
 
 
 def check_weight(weight: object, call: str, *, widened: bool) -> FloatFormat:

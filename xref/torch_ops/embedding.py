@@ -46,14 +46,14 @@ def forward(token_ids: torch.Tensor, weight: torch.Tensor, *, validate: bool = T
         ValueError: the table is not two-dimensional, or the ids are on another device.
     """
     _check(token_ids, weight, "forward", widened=False)
-    return _Embedding.apply(token_ids, weight, None, "forward" if validate else None)
+    return _embedding(token_ids, weight, None, "forward" if validate else None)
 
 
 def forward_fp32(token_ids: torch.Tensor, weight: torch.Tensor, *, validate: bool = True) -> torch.Tensor:
     """Return `weight[token_ids, :]` exactly widened to float32: no element is rounded (EMB-2).
 
-    Values keep their value (subnormals become normal), zeros and infinities their sign; a NaN keeps its sign and its payload,
-    left-aligned, and is not quieted. The rows are widened after the gather, never the table before it.
+    Values keep their value (subnormals become normal), zeros and infinities their sign; a NaN keeps its sign and its
+    payload, left-aligned, and is not quieted. The rows are widened after the gather, never the table before it.
 
     Args:
         token_ids: as in `forward`.
@@ -68,11 +68,11 @@ def forward_fp32(token_ids: torch.Tensor, weight: torch.Tensor, *, validate: boo
     """
     fmt = _check(token_ids, weight, "forward_fp32", widened=True)
     narrow = None if fmt.name == "float32" else fmt
-    return _Embedding.apply(token_ids, weight, narrow, "forward_fp32" if validate else None)
+    return _embedding(token_ids, weight, narrow, "forward_fp32" if validate else None)
 
 
 class NativeEmbeddingOp(torch.nn.Module):
-    """The golden as a module without state: `op(token_ids, weight)` is `forward`, `op.forward_fp32` its widened twin."""
+    """The golden as a module without state: `op(token_ids, weight)` is `forward`; and `op.forward_fp32`."""
 
     def forward(self, token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Return what `xref.torch_ops.embedding.forward` returns."""
@@ -97,9 +97,13 @@ def _gather_widened(ids: torch.Tensor, weight: torch.Tensor, fmt: FloatFormat) -
     out = torch.empty((flat.numel(), hidden), dtype=torch.int32, device=weight.device)
     # A block is 1/64 of the tokens, and at least 2**16 elements: under a tenth of a large result for all temporaries.
     step = max(flat.numel() // 64, 2**16 // max(hidden, 1), 1)
-    for block, rows in zip(flat.split(step), out.split(step), strict=True):
+    for block, rows in zip(torch.split(flat, step), torch.split(out, step), strict=True):
         widen_into(rows, F.embedding(block, weight), fmt)
     return out.view(torch.float32).reshape(*ids.shape, hidden)
+
+
+def _embedding(token_ids: torch.Tensor, weight: torch.Tensor, narrow: FloatFormat | None, call: str | None) -> Any:
+    return _Embedding.apply(token_ids, weight, narrow, call)  # type: ignore[no-untyped-call]
 
 
 class _Embedding(torch.autograd.Function):
@@ -128,7 +132,7 @@ class _Embedding(torch.autograd.Function):
         (token_ids,) = ctx.saved_tensors
         cotangent = grad_outputs[0].to(ctx.dtype)
         ids = token_ids.to(torch.int64)
-        return None, torch.ops.aten.embedding_dense_backward(cotangent, ids, ctx.vocab_size, -1, False), None, None
+        return None, torch.ops.aten.embedding_dense_backward(cotangent, ids, ctx.vocab_size, -1, False), None, None  # noqa: FBT003
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[torch.Tensor, int]:
@@ -137,11 +141,11 @@ class _Embedding(torch.autograd.Function):
         if ids_dim is not None:
             token_ids = token_ids.movedim(ids_dim, 0)
         if weight_dim is None:
-            return _Embedding.apply(token_ids, weight, narrow, call), 0
+            return _embedding(token_ids, weight, narrow, call), 0
         # One table per batch entry: gather from each. Stacking them into one table would copy them all.
         tables = weight.movedim(weight_dim, 0)
         ids = token_ids if ids_dim is not None else token_ids.expand(info.batch_size, *token_ids.shape)
-        entries = [_Embedding.apply(i, w, narrow, call) for i, w in zip(ids, tables, strict=True)]
+        entries = [_embedding(i, w, narrow, call) for i, w in zip(ids, tables, strict=True)]
         if not entries:  # which torch.stack does not take
             dtype = weight.dtype if narrow is None else torch.float32
             return weight.new_empty((0, *ids.shape[1:], tables.shape[-1]), dtype=dtype), 0

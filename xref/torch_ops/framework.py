@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ def describe(device: str) -> str:
 def put(array: np.ndarray[Any, Any], dtype: str | None, device: str) -> torch.Tensor:
     """Return a NumPy array as a tensor on the device: same strides, and on a CPU the same memory.
 
-    `dtype` says which table dtype the unsigned integers of `array` mean; None leaves a plain array, such as ids, as it is.
+    `dtype` says which table dtype the unsigned integers of `array` mean; None leaves a plain array, such as ids, as
+    it is.
     """
     if dtype is not None and array.dtype.itemsize > 1:
         array = array.view(f"i{array.dtype.itemsize}")
@@ -109,7 +111,7 @@ def precision(dtype: str) -> contextlib.AbstractContextManager[None]:
 
 
 def modes() -> dict[str, Callable[[Call], Call]]:
-    """Return the ways in which an operator is called, by name: each takes `(ids, table) -> out` and returns the like."""
+    """Return the ways of calling an operator, by name: each takes `(ids, table) -> out` and returns the like."""
     return {"vmap": _vmapped, "grad-traced": _grad_traced, "compile": _compiled}
 
 
@@ -131,10 +133,13 @@ def _grad_traced(call: Call) -> Call:
 
 def _compiled(call: Call) -> Call:
     def run(ids: Any, table: Any) -> Any:
-        # Traced anew for every table, or Dynamo gives up on one that has seen many dtypes. Tracing is what could
-        # change an operator's meaning; generating code from the trace would need a C++ compiler here.
+        # Traced anew for every table, or Dynamo gives up on one that has seen many dtypes. The trace is
+        # run as it is: generating code from it would need a C++ compiler here.
         torch.compiler.reset()
-        return torch.compile(call, backend="eager")(ids, table)
+        with warnings.catch_warnings():
+            # Dynamo makes an object of an autograd function, of which torch itself warns.
+            warnings.filterwarnings("ignore", ".*should not be instantiated", DeprecationWarning)
+            return torch.compile(call, backend="eager")(ids, table)
 
     return run
 
