@@ -58,7 +58,7 @@ def test_cases_can_be_had_of_some_dtypes_alone(tier):
 def test_case_ids_are_unique_and_readable():
     ids = [case.id for case in EXHAUSTIVE]
     assert len(set(ids)) == len(ids)
-    form = r"[a-z0-9_]+-[a-z]+(\+0x[0-9a-f]+)?-\d+x\d+-[a-z_]+-(scalar|[\dx]+)-u?int\d+"
+    form = r"[a-z0-9_]+-[a-z]+(\+0x[0-9a-f]+)?-\d+x\d+-[a-z_]+\d*-(scalar|[\dx]+)-u?int\d+"
     assert [i for i in ids if not re.fullmatch(form, i)] == []
 
 
@@ -178,8 +178,10 @@ def test_exhaustive_has_every_float32_pattern_once_and_every_id_of_the_largest_t
     assert {c.dtype for c in patterns} == {"float32"}
     assert sorted(c.offset for c in patterns) == list(range(0, 1 << 32, part))
     assert all(c.ids == "every" and c.shape == (c.vocab,) for c in patterns)
-    every = [c for c in EXHAUSTIVE if c.ids == "every" and c.vocab == 151936]
-    assert [c.shape for c in every] == [(151936,)]
+    every = [c for c in EXHAUSTIVE if c.tier is Tier.EXHAUSTIVE and c.table == "tagged"]
+    assert {(c.vocab, c.hidden) for c in every} == {(151936, 4096)}
+    ids = [contract.make_ids(c.ids, c.shape, c.vocab, c.id_dtype) for c in every]
+    assert np.array_equal(np.sort(np.concatenate(ids)), np.arange(151936))
 
 
 # What the tables can tell
