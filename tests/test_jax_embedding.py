@@ -40,6 +40,11 @@ if importlib.util.find_spec("jax"):  # every file can be collected without a fra
 ID_DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 SUB_BYTE_ID_DTYPES = ("int2", "uint2", "int4", "uint4")
 BOTH_VERBS = ("forward", "forward_fp32")
+SAMPLE = (
+    *(("forward", "float32"), ("forward", "bfloat16"), ("forward_fp32", "float16")),
+    *(("forward", "float8_e4m3fn"), ("forward_fp32", "float8_e4m3fn")),
+)
+"""For what no dtype has to itself: every program is compiled, which takes its time."""
 IDS = np.array([[4, 0, 2, 4], [1, 1, 3, 0]])
 BAD = np.array([[0, 4, 5, -1], [-5, -6, 2**31 - 1, -(2**31)], [3, 1, 127, 0]], np.int32)
 
@@ -95,7 +100,7 @@ def test_every_bfloat16_pattern_comes_back_in_every_mode(mode, verb, hidden):
     assert_same_bits(run(verb, ids, table, "bfloat16", mode), answer(verb, ids, table, "bfloat16"))
 
 
-@pytest.mark.parametrize("hidden", [1, 16, 33, 100, 1024])
+@pytest.mark.parametrize("hidden", [16, 33, 1024])
 @pytest.mark.parametrize(("verb", "dtype"), [param for param in NARROW_VERBS if param.values[1] != "bfloat16"])
 def test_every_pattern_comes_back_and_the_special_ones_from_every_column(verb, dtype, hidden):
     table = every_pattern(FORMATS[dtype], hidden)
@@ -206,7 +211,7 @@ def test_ids_may_lie_in_memory_in_any_way_and_are_never_written(verb, id_dtype):
         assert np.array_equal(laid, ids)
 
 
-@pytest.mark.parametrize(("verb", "dtype"), VERBS)
+@pytest.mark.parametrize(("verb", "dtype"), SAMPLE)
 def test_inputs_stay_alive_and_the_result_has_memory_of_its_own(verb, dtype):
     """The result has the table's shape and dtype, where a donated table would be deleted."""
     elements = small_table(dtype)
@@ -333,7 +338,7 @@ def test_traced_ids_out_of_range_give_rows_of_quiet_nan_and_leave_their_neighbou
         assert_same_bits(run(verb, BAD, table, dtype, mode), poisoned(verb, BAD, table, dtype))
 
 
-@pytest.mark.parametrize("hidden", HIDDEN)
+@pytest.mark.parametrize("hidden", [1, 16, 17, 33, 64, 100])
 def test_traced_poison_beside_every_bfloat16_pattern(hidden):
     table = every_pattern(FORMATS["bfloat16"], hidden)
     ids = np.arange(table.shape[0], dtype=np.int32)
@@ -389,7 +394,7 @@ def test_traced_ids_of_every_dtype_are_poison_where_they_name_no_row(vocab, id_d
     assert_same_bits(bits_of(out), poisoned("forward", wide, table, "bfloat16"))
 
 
-@pytest.mark.parametrize(("verb", "dtype"), VERBS)
+@pytest.mark.parametrize(("verb", "dtype"), SAMPLE)
 def test_any_traced_id_of_an_empty_table_is_poison(verb, dtype):
     fmt = FORMATS["float32" if verb == "forward_fp32" else dtype]
     got = run(verb, np.array([0, -1, 7], np.int32), np.zeros((0, 3), FORMATS[dtype].uint), dtype, jit)

@@ -175,7 +175,7 @@ def _covering(count: int, vocab: int) -> Ids:
 
 
 def _part(number: int, count: int, vocab: int) -> Ids:
-    return np.arange(number * count, (number + 1) * count)
+    return np.arange(number * count, (number + 1) * count) % vocab
 
 
 def _zipf_with_ends(count: int, vocab: int) -> Ids:
