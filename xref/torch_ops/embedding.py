@@ -21,9 +21,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.autograd.function import once_differentiable
 
-from xref import errors
 from xref.bits import FloatFormat
 from xref.torch_ops import _arguments
 from xref.torch_ops._gradient import GradAccumulator, grad_rows, grad_weight
@@ -134,7 +132,8 @@ class _Embedding(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[None, torch.Tensor, None, None]:
         (token_ids,) = ctx.saved_tensors
         # The cotangent is summed as it comes: cast to the table's dtype first, it would be rounded once too often.
-        return None, _gradient(token_ids, grad_outputs[0], ctx.vocab_size, ctx.dtype), None, None
+        gradient = grad_weight(token_ids, grad_outputs[0], ctx.vocab_size, dtype=ctx.dtype, validate=False)
+        return None, gradient, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[torch.Tensor, int]:
@@ -152,39 +151,3 @@ class _Embedding(torch.autograd.Function):
             dtype = weight.dtype if narrow is None else torch.float32
             return weight.new_empty((0, *ids.shape[1:], tables.shape[-1]), dtype=dtype), 0
         return torch.stack(entries), 0
-
-
-def _gradient(token_ids: torch.Tensor, cotangent: torch.Tensor, vocab_size: int, dtype: torch.dtype) -> Any:
-    return _Gradient.apply(token_ids, cotangent, vocab_size, dtype)  # type: ignore[no-untyped-call]
-
-
-class _Gradient(torch.autograd.Function):
-    """`grad_weight` as an operator that knows `vmap`: it reads values back, and a batched tensor has none."""
-
-    @staticmethod
-    def forward(token_ids: torch.Tensor, cotangent: torch.Tensor, vocab_size: int, dtype: torch.dtype) -> Any:
-        # The forward pass has checked the ids, or was told not to; then a bad one adds nothing.
-        return grad_weight(token_ids, cotangent, vocab_size, dtype=dtype, validate=False)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Any) -> None:
-        raise NotImplementedError(
-            errors.message("gradient", "a second derivative", "first derivatives only", "backward of backward")
-        )
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[torch.Tensor, int]:
-        token_ids, cotangent, vocab_size, dtype = args
-        entries = [
-            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            for tensor, dim in ((token_ids, in_dims[0]), (cotangent, in_dims[1]))
-        ]
-        gradients = [_gradient(ids, values, vocab_size, dtype) for ids, values in zip(*entries, strict=True)]
-        if not gradients:  # which torch.stack does not take
-            return cotangent.new_empty((0, vocab_size, cotangent.shape[-1]), dtype=dtype), 0
-        return torch.stack(gradients), 0
