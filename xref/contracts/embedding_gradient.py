@@ -94,7 +94,8 @@ def _cancelling(tokens: int, hidden: int, fmt: FloatFormat) -> Bits:
     field = min(fmt.bias + 20, fmt.largest_finite >> fmt.mantissa_bits) - 1
     large = np.full((tokens, hidden), field << fmt.mantissa_bits, dtype=fmt.uint)
     turn = np.arange(tokens)[:, None] % 3
-    return np.where(turn == 1, small, large | np.where(turn == 2, fmt.sign, 0).astype(fmt.uint))
+    sign = np.where(turn == 2, fmt.uint.type(fmt.sign), fmt.uint.type(0))
+    return np.where(turn == 1, small, large | sign)
 
 
 def _subnormal(tokens: int, hidden: int, fmt: FloatFormat) -> Bits:
