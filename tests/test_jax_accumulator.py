@@ -213,7 +213,7 @@ def state(**changes):
             "state: got lowest 254 and 3 limbs, expected limbs in [0, 256)",
         ),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else value.split("got ")[1],
+    ids=lambda value: " ".join(map(str, next(iter(value.items()))))[:24] if isinstance(value, dict) else "",
 )
 def test_a_state_that_does_not_fit_is_refused(changes, message):
     accumulator = filled(np.array([2]), normal((1, 5), 1))
