@@ -149,7 +149,7 @@ _FAMILIES: dict[str, _Make] = {
 _SPECIAL = ("edge", "negative-zero", "specials")
 
 
-# The pairs that all forms and conditions run on. A float32 sum of float8_e4m3fn elements, say, is exact: no order can show there.
+# The pairs that all forms and conditions run on; a float32 sum of float8_e4m3fn, say, is exact, and no order shows.
 _ORDERED = (("float32", "float32"), ("bfloat16", "bfloat16"), ("float32", "bfloat16"))
 
 
