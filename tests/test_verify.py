@@ -26,7 +26,7 @@ SMALL = {"tier": "smoke", "dtype": ("float8_e5m2",)}
 SMALL_DIGEST = "d8512e2132748217d69d24fdbc6118435ad9add75bd156163919c7841c6e7d2e"
 DIGESTS = {
     "smoke": "0efc1da45d4413a424c258d82b87370c496bab858565a4b0ea6e149d11e28293",
-    "standard": "e5b4182491bb6333f859506849fd4fb70d877ffdc1ef83efdf512969dc878e90",
+    "standard": "0e18c9444cdc211d695380cafd66eb77cb03e57fcdea49c999a215ab8f9681f9",
 }
 FEW_DIGEST = "2591f97e3b375d423d4c71889a2640ec3c0b72377f746e4c7e6eb34b0746dc16"  # of the three cases of `few`
 NONE_COMPARED = "elements: got none compared, expected at least one"
