@@ -20,7 +20,8 @@ from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import allocate, words
 from xref.judge import frameworks
-from xref.judge.run import FIXTURES, Subject, Workload, examine, examine_bad_ids, expect
+from xref.judge.bench import FIXTURES, Subject
+from xref.judge.run import Workload, examine, examine_bad_ids, expect
 from xref.judge.verdict import Ledger, Outcome
 
 __all__ = ["WORKS", "H", "Liar", "V", "build", "judged", "reds", "registry", "verdicts_of"]
@@ -74,18 +75,8 @@ def build(name: str, dtype: str = "bfloat16", verbs: tuple[str, ...] = contract.
     """Return a workload in memory of its own, since a liar may change it."""
     make_ids, make_table = WORKS[name]
     ids, table = make_ids(), make_table(dtype)
-    answers = {verb: answer for verb, answer in contract.exact_answers(ids, table, dtype).items() if verb in verbs}
-    return Workload(
-        id=f"{name} {dtype}",
-        dtype=dtype,
-        ids=ids,
-        table=table,
-        answers=answers,
-        digests={verb: contract.answer_digest(verb, dtype, answer) for verb, answer in answers.items()},
-        table_digest=bits.digest(table, dtype),
-        digest_table=functools.partial(bits.digest, name=dtype),
-        conditions=name in WITH_CONDITIONS,
-    )
+    work = Workload.of(f"{name} {dtype}", dtype, ids, table, conditions=name in WITH_CONDITIONS)
+    return dataclasses.replace(work, answers={verb: work.answers[verb] for verb in work.answers if verb in verbs})
 
 
 @dataclasses.dataclass(frozen=True)

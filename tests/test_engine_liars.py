@@ -13,7 +13,8 @@ from torch_liars import LIARS as TORCH_LIARS
 
 from xref.contracts import embedding as contract
 from xref.judge import frameworks, run
-from xref.judge.run import Subject, compare_subjects, examine
+from xref.judge.bench import Subject
+from xref.judge.run import compare_subjects, examine
 from xref.judge.verdict import Ledger, Outcome
 
 needs_torch = pytest.mark.torch

@@ -1,7 +1,6 @@
 """Fill the generated parts of README.md: the output of `xref verify` and the table of clauses.
 
-python tools/readme.py           # writes them
-python tools/readme.py --check   # says what is stale, and exits with 1
+python tools/readme.py
 """
 
 from __future__ import annotations

@@ -5,7 +5,9 @@ Exit codes: 0 confirmed, 1 a clause failed, 2 wrong usage or environment, 3 noth
 
 from __future__ import annotations
 
+import contextlib
 import enum
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +20,6 @@ from xref import __version__, doctor, errors
 from xref.bits import FORMATS
 from xref.judge import report as reports
 from xref.judge.frameworks import FRAMEWORKS
-from xref.judge.verdict import Report
 from xref.judge.verify import DEVICES
 from xref.judge.verify import verify as run_verify
 from xref.spec import Tier
@@ -62,7 +63,17 @@ def verify(
     try:
         if json is not None:
             reports.check_writable(json, inputs=[path for path in (weights, ids) if path is not None])
-        report = _with_progress(tier, framework, device, dtype, weights, tensor, ids)
+        with _progress() as progress:
+            report = run_verify(
+                tier=tier,
+                framework=tuple(framework or ()),
+                device=tuple(device or ("auto",)),
+                dtype=tuple(dtype or ()),
+                weights_file=weights,
+                tensor=tensor,
+                ids_file=ids,
+                progress=progress,
+            )
         reports.show(report, _console())
         if json is not None:
             reports.write_json(report, json)
@@ -75,30 +86,15 @@ def verify(
     raise typer.Exit(0 if report.ok else 1 if report.elements else 3)
 
 
-def _with_progress(
-    tier: Tier,
-    framework: list[FrameworkName] | None,
-    device: list[DeviceKind] | None,
-    dtype: list[TableDtype] | None,
-    weights: Path | None,
-    tensor: str | None,
-    ids: Path | None,
-) -> Report:
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar while the block runs; what it yields is told what runs next, how much is done, and of how much."""
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     console = _console(stderr=True)
     # Without a terminal there is nothing to draw on: it would leave an empty line before an error's one.
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("loading", total=None)
-        return run_verify(
-            tier=tier,
-            framework=tuple(framework or ()),
-            device=tuple(device or ("auto",)),
-            dtype=tuple(dtype or ()),
-            weights_file=weights,
-            tensor=tensor,
-            ids_file=ids,
-            progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
-        )
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
 
 
 def _stopped(why: object, code: int) -> typer.Exit:

@@ -4,11 +4,16 @@ A message reads `where: got, expected [call]`, so that a reader who does not kno
 was wrong, what it held and what is allowed. The goldens of all frameworks raise through the functions below:
 that is why their wording is the same to the letter.
 
+The checks of plain integers stand here too, as they need no framework.
+
 Wrong arguments raise Python's own types (`TypeError`, `ValueError`, `IndexError`), as an operator's user would
 expect; the classes here are for what happens around the operators.
 """
 
 from __future__ import annotations
+
+import operator
+from typing import Any
 
 __all__ = [
     "MissingFrameworkError",
@@ -17,6 +22,8 @@ __all__ = [
     "XrefError",
     "bad_type",
     "bad_value",
+    "checked_padding_idx",
+    "checked_size",
     "ids_out_of_range",
     "message",
 ]
@@ -72,3 +79,38 @@ def ids_out_of_range(
             call,
         )
     )
+
+
+def checked_size(size: Any, where: str, call: str, *, limit: int | None = None) -> int:
+    """Return `size` as a plain integer of at least 0, and at most `limit` where one is given.
+
+    Raises:
+        TypeError: not an integer (`True` is none).
+        ValueError: negative, or past the limit.
+    """
+    if isinstance(size, bool) or not hasattr(size, "__index__"):
+        raise bad_type(where, f"{size!r} of type {type(size).__name__}", "an integer", call)
+    value = operator.index(size)
+    if value < 0:
+        raise bad_value(where, value, "at least 0", call)
+    if limit is not None and value > limit:
+        raise bad_value(where, value, f"at most {limit}", call)
+    return value
+
+
+def checked_padding_idx(padding_idx: Any, vocab_size: int, call: str) -> int | None:
+    """Return `padding_idx` as a plain integer in `[0, vocab_size)`, or None.
+
+    Raises:
+        TypeError: neither an integer nor None.
+        ValueError: outside `[0, vocab_size)`: a negative one does not count from the end.
+    """
+    if padding_idx is None:
+        return None
+    if isinstance(padding_idx, bool) or not hasattr(padding_idx, "__index__"):
+        got = f"{padding_idx!r} of type {type(padding_idx).__name__}"
+        raise bad_type("padding_idx", got, "an integer or None", call)
+    value = operator.index(padding_idx)
+    if not 0 <= value < vocab_size:
+        raise bad_value("padding_idx", value, f"0 <= padding_idx < V={vocab_size}", call)
+    return value

@@ -35,6 +35,7 @@ __all__ = [
     "pinned",
     "result_dtype",
     "table_digest",
+    "verbs_of",
 ]
 
 OPERATOR = "embedding"
@@ -149,12 +150,15 @@ def build(case: Case) -> tuple[Ids, Bits]:
     return ids, table
 
 
+def verbs_of(dtype: str) -> tuple[str, ...]:
+    """Return the verbs that take a table of `dtype`: float64 has no `forward_fp32` (clause EMB-2)."""
+    return ("forward",) if dtype == "float64" else VERBS
+
+
 def exact_answers(ids: Ids, table: Bits, dtype: str) -> dict[str, Bits]:
     """Return the exact bits that each verb must give, by verb; float64 has no `forward_fp32`."""
     rows = exact.gather(ids, table)
-    if dtype == "float64":
-        return {"forward": rows}
-    return {"forward": rows, "forward_fp32": exact.widen(rows, FORMATS[dtype])}
+    return {verb: rows if verb == "forward" else exact.widen(rows, FORMATS[dtype]) for verb in verbs_of(dtype)}
 
 
 class BadIds(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,6 +222,10 @@ class Pinned(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of the table; of a gradient case, of its cotangents."""
     answers: dict[str, str]
     """By verb."""
+
+    def __str__(self) -> str:
+        parts = {"ids": self.ids, "table": self.table, **self.answers}
+        return ", ".join(f"{name} {digest[:12]}" for name, digest in parts.items())
 
 
 @functools.cache

@@ -78,7 +78,7 @@ def _fractions(tokens: int, hidden: int, fmt: FloatFormat) -> Bits:
 
 
 def _gaussian(tokens: int, hidden: int, fmt: FloatFormat) -> Bits:
-    return make_table("gaussian", tokens, hidden, fmt, touched=np.arange(0))
+    return make_table("gaussian", tokens, hidden, fmt)
 
 
 def _wide(tokens: int, hidden: int, fmt: FloatFormat) -> Bits:

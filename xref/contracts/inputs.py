@@ -121,7 +121,9 @@ def table_families() -> tuple[str, ...]:
     return tuple(_TABLES)
 
 
-def make_table(family: str, vocab: int, hidden: int, fmt: FloatFormat, *, offset: int = 0, touched: Ids) -> Bits:
+def make_table(
+    family: str, vocab: int, hidden: int, fmt: FloatFormat, *, offset: int = 0, touched: Ids | tuple[()] = ()
+) -> Bits:
     """Return the bits of a `[vocab, hidden]` table of the family.
 
     `offset` is where the elements' addresses, or a `hashed` table's rows, begin. `touched` are the ids that will be

@@ -54,8 +54,8 @@ class GradAccumulator:
             ValueError: a size is negative, V too large, or `padding_idx` is outside `[0, V)`.
         """
         call = "GradAccumulator"
-        self.vocab_size = _arguments.check_size(vocab_size, "vocab_size", call, limit=_arguments.MOST_ROWS)
-        self.hidden = _arguments.check_size(hidden, "hidden", call)
+        self.vocab_size = errors.checked_size(vocab_size, "vocab_size", call, limit=_arguments.MOST_ROWS)
+        self.hidden = errors.checked_size(hidden, "hidden", call)
         self.padding_idx = padding_idx
         self.validate = validate
         self._padding = _arguments.check_padding_idx(padding_idx, self.vocab_size, call)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import jax
@@ -141,39 +140,10 @@ def check_dtype(dtype: Any, call: str) -> FloatFormat:
     return FORMATS[name]
 
 
-def check_size(size: Any, where: str, call: str, *, limit: int | None = None) -> int:
-    """Return `size` as a plain integer of at least 0, and at most `limit` where one is given.
-
-    Raises:
-        TypeError: not an integer (`True` is none).
-        ValueError: negative, or past the limit.
-    """
-    if isinstance(size, bool) or not hasattr(size, "__index__"):
-        raise errors.bad_type(where, f"{size!r} of type {type(size).__name__}", "an integer", call)
-    value = operator.index(size)
-    if value < 0:
-        raise errors.bad_value(where, value, "at least 0", call)
-    if limit is not None and value > limit:
-        raise errors.bad_value(where, value, f"at most {limit}", call)
-    return value
-
-
 def check_padding_idx(padding_idx: Any, vocab_size: int, call: str) -> int:
-    """Return `padding_idx` as a plain integer in `[0, vocab_size)`, or -1 for None.
-
-    Raises:
-        TypeError: neither an integer nor None.
-        ValueError: outside `[0, vocab_size)`: a negative one does not count from the end.
-    """
-    if padding_idx is None:
-        return -1
-    if isinstance(padding_idx, bool) or not hasattr(padding_idx, "__index__"):
-        got = f"{padding_idx!r} of type {type(padding_idx).__name__}"
-        raise errors.bad_type("padding_idx", got, "an integer or None", call)
-    value = operator.index(padding_idx)
-    if not 0 <= value < vocab_size:
-        raise errors.bad_value("padding_idx", value, f"0 <= padding_idx < V={vocab_size}", call)
-    return value
+    """Return what `errors.checked_padding_idx` does, with -1 for None: no row's id."""
+    value = errors.checked_padding_idx(padding_idx, vocab_size, call)
+    return -1 if value is None else value
 
 
 def _check_x64(where: str, got: str, name: str, call: str) -> None:

@@ -67,7 +67,7 @@ def grad_weight(
         ValueError: the shapes do not fit, `padding_idx` is outside `[0, V)`, V is negative, or V or T too large.
     """
     call = "grad_weight"
-    vocab_size = _arguments.check_size(vocab_size, "vocab_size", call, limit=_arguments.MOST_ROWS)
+    vocab_size = errors.checked_size(vocab_size, "vocab_size", call, limit=_arguments.MOST_ROWS)
     target = _check(token_ids, cotangent, dtype, call)
     padding = _arguments.check_padding_idx(padding_idx, vocab_size, call)
     if validate:
@@ -109,7 +109,7 @@ def grad_rows(
     """
     call = "grad_rows"
     limit = _arguments.MOST_ROWS
-    size = limit if vocab_size is None else _arguments.check_size(vocab_size, "vocab_size", call, limit=limit)
+    size = limit if vocab_size is None else errors.checked_size(vocab_size, "vocab_size", call, limit=limit)
     target = _check(token_ids, cotangent, dtype, call)
     padding = _arguments.check_padding_idx(padding_idx, size, call)
     if validate:

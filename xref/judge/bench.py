@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from xref.bits import Bits
+from xref.contracts import embedding as contract
 from xref.judge.frameworks import Framework
 from xref.judge.verdict import Ledger
 
@@ -76,3 +77,17 @@ def formed(framework: Framework, out: Any, wanted: tuple[tuple[int, ...], str, s
         got, expected = (f"shape {shape}, {dtype}, on {device}" for shape, dtype, device in (form, wanted))
         raise MisformedError(f"out: got {got}, expected {expected}")
     return framework.bits_of(out)
+
+
+def record_inputs(
+    case_id: str, made: contract.Pinned, ledger: Ledger, *, elements: int, weakness: str | None = None
+) -> None:
+    """Record whether the inputs and exact answers of a case are those that the package pins.
+
+    `weakness` says what else is wrong with the case as evidence; other digests come first.
+    """
+    expected = contract.pinned().get(case_id)
+    problem = weakness if made == expected else f"{case_id}: got {made}, expected {expected or 'nothing pinned'}"
+    ledger.record(
+        FIXTURES, ("numpy", "cpu"), "pinned digests", elements=elements, problem=problem, call=f"build {case_id}"
+    )

@@ -13,7 +13,7 @@ from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
 from xref.contracts.inputs import Ids, words
-from xref.judge.bench import BEFORE, EXACT, FIXTURES, PLAIN, Subject, formed, judging
+from xref.judge.bench import BEFORE, EXACT, PLAIN, Subject, formed, judging, record_inputs
 from xref.judge.verdict import Ledger, mismatch
 
 __all__ = ["compare_gradients", "examine_gradient", "expect_gradients", "gradient_inputs"]
@@ -48,15 +48,11 @@ def gradient_inputs(case: GradientCase, ledger: Ledger) -> tuple[Ids, Bits, Bits
     """
     ids, cotangent = gradients.build(case)
     answer = gradients.exact_answer(case, ids, cotangent)
-    made, expected = gradients.digests(case, ids, cotangent, answer), contract.pinned().get(case.id)
-    problem = None
-    if made != expected:
-        problem = f"{case.id}: got {made}, expected {expected or 'nothing pinned'}"
-    elif case.conditions and gradients.reordered_share(case, ids, cotangent) == 0:
-        problem = f"{case.id}: got 0 % of elements that another order changes, expected more"
-    elements = ids.size + cotangent.size + answer.size
-    call = f"build {case.id}"
-    ledger.record(FIXTURES, ("numpy", "cpu"), "pinned digests", elements=elements, problem=problem, call=call)
+    weakness = None
+    if case.conditions and gradients.reordered_share(case, ids, cotangent) == 0:
+        weakness = f"{case.id}: got 0 % of elements that another order changes, expected more"
+    made = gradients.digests(case, ids, cotangent, answer)
+    record_inputs(case.id, made, ledger, elements=ids.size + cotangent.size + answer.size, weakness=weakness)
     return ids, cotangent, answer
 
 
@@ -76,13 +72,12 @@ def compare_gradients(
     (one, expected), (other, got) = first, second
     if expected is None or got is None:
         return
-    found = mismatch(got, expected, FORMATS[case.result])
     ledger.record(
         case.clause,
         other.where,
         "/".join(one.where),
         elements=got.size,
-        problem=None if found is None else str(found),
+        problem=mismatch(got, expected, FORMATS[case.result]),
         call=f"{other.framework.NAME} and {one.framework.NAME} grad_weight, {case.id}",
     )
 
@@ -127,12 +122,11 @@ class _Gradient:
     def _bits(self, out: Any) -> Bits:
         return formed(self.framework, out, (self.answer.shape, self.case.result, self.subject.device))
 
-    def _note(self, clause: str, against: str, elements: int, problem: str | None, call: str) -> None:
+    def _note(self, clause: str, against: str, elements: int, problem: object, call: str) -> None:
         self.ledger.record(clause, self.subject.where, against, elements=elements, problem=problem, call=call)
 
     def _record(self, clause: str, against: str, call: str, got: Bits, expected: Bits) -> None:
-        found = mismatch(got, expected, self.format)
-        self._note(clause, against, got.size, None if found is None else str(found), call)
+        self._note(clause, against, got.size, mismatch(got, expected, self.format), call)
 
     def _untouched(self, got: Bits) -> None:
         """Rows that no token names are +0 (EMB-9)."""

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from xref import bits
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, make_table
-from xref.judge.bench import BEFORE, EXACT, FIRST, FIXTURES, PLAIN, Subject, described, formed, judging
+from xref.judge.bench import BEFORE, EXACT, FIRST, PLAIN, Subject, described, formed, judging, record_inputs
 from xref.judge.conditions import CONDITIONS, TABLE_LAYOUTS, Batch, Group, Keys, restore
 from xref.judge.verdict import Ledger, mismatch
 from xref.spec import Case
@@ -57,18 +58,30 @@ class Workload:
     """How that was made."""
     conditions: bool
 
+    @classmethod
+    def of(cls, name: str, dtype: str, ids: Ids, table: Bits, *, conditions: bool = True) -> Workload:
+        """Return the workload of any ids and table: a checkpoint's, say."""
+        answers = contract.exact_answers(ids, table, dtype)
+        return cls(
+            id=name,
+            dtype=dtype,
+            ids=ids,
+            table=table,
+            answers=answers,
+            digests={verb: contract.answer_digest(verb, dtype, answer) for verb, answer in answers.items()},
+            table_digest=bits.digest(table, dtype),
+            digest_table=functools.partial(bits.digest, name=dtype),
+            conditions=conditions,
+        )
+
 
 def from_case(case: Case, ledger: Ledger) -> Workload:
     """Build a case, compare it with the digests that the package pins, and return it with its exact answers."""
     ids, table = contract.build(case)
     answers = contract.exact_answers(ids, table, case.dtype)
     made = contract.digests(case, ids, table, answers)
-    expected = contract.pinned().get(case.id)
-    problem = None if made == expected else f"{case.id}: got {_brief(made)}, expected {_brief(expected)}"
     elements = ids.size + table.size + sum(answer.size for answer in answers.values())
-    ledger.record(
-        FIXTURES, ("numpy", "cpu"), "pinned digests", elements=elements, problem=problem, call="build " + case.id
-    )
+    record_inputs(case.id, made, ledger, elements=elements)
     return Workload(
         id=case.id,
         dtype=case.dtype,
@@ -80,13 +93,6 @@ def from_case(case: Case, ledger: Ledger) -> Workload:
         digest_table=functools.partial(contract.table_digest, case, ids),
         conditions=case.conditions,
     )
-
-
-def _brief(pinned: contract.Pinned | None) -> str:
-    if pinned is None:
-        return "nothing pinned"
-    parts = {"ids": pinned.ids, "table": pinned.table, **pinned.answers}
-    return ", ".join(f"{name} {digest[:12]}" for name, digest in parts.items())
 
 
 def expect(
@@ -154,8 +160,8 @@ class _Bench:
         self.call = f"{self.framework.NAME}.{verb} on {subject.device}, {work.id}"
 
     def _record(self, clause: str, against: str, elements: int, problem: object, call: str = "") -> None:
-        text = None if problem is None else str(problem)
-        self.ledger.record(clause, self.subject.where, against, elements=elements, problem=text, call=call or self.call)
+        where = self.subject.where
+        self.ledger.record(clause, where, against, elements=elements, problem=problem, call=call or self.call)
 
     def _judging(self, clause: str, against: str, call: str = "") -> contextlib.AbstractContextManager[None]:
         return judging(self.ledger, self.subject, clause, against, call or self.call)
@@ -238,10 +244,10 @@ class _Bench:
 def examine_bad_ids(subject: Subject, dtype: str, ledger: Ledger) -> None:
     """Hand a golden ids that it must refuse (EMB-4), and a traced one ids that must come back as NaN rows."""
     framework, fmt = subject.framework, FORMATS[dtype]
-    verbs = [verb for verb in contract.VERBS if verb == "forward" or dtype != "float64"]
+    verbs = contract.verbs_of(dtype)
     with framework.precision(dtype):
         for bad in contract.bad_ids():
-            table = make_table("tagged", bad.vocab, 5, fmt, touched=bad.ids)
+            table = make_table("tagged", bad.vocab, 5, fmt)
             given = framework.put(bad.ids, None, subject.device), framework.put(table, dtype, subject.device)
             for verb in verbs:
                 call = f"{framework.NAME}.{verb} on {subject.device}, {dtype} table, {bad.name}"
@@ -268,7 +274,7 @@ def _examine_poison(subject: Subject, verb: str, dtype: str, ledger: Ledger) -> 
     if traced is None:
         return
     ids = np.array([[0, 4, 5], [-1, -5, -6], [2**31 - 1, -(2**31), 3]], dtype=np.int32)
-    table = make_table("tagged", 5, 33, FORMATS[dtype], touched=ids)
+    table = make_table("tagged", 5, 33, FORMATS[dtype])
     inside = (ids >= 0) & (ids < 5)
     expected = contract.exact_answers(np.where(inside, ids, 0), table, dtype)[verb].copy()
     fmt = FORMATS[contract.result_dtype(verb, dtype)]
@@ -276,8 +282,7 @@ def _examine_poison(subject: Subject, verb: str, dtype: str, ledger: Ledger) -> 
     call = f"{framework.NAME}.{verb} traced on {subject.device}, {dtype} table, ids out of range"
     with judging(ledger, subject, "EMB-4", EXACT, call):
         out = traced(framework.put(ids, None, subject.device), framework.put(table, dtype, subject.device))
-        found = mismatch(formed(framework, out, (expected.shape, fmt.name, subject.device)), expected, fmt)
-        problem = None if found is None else str(found)
+        problem = mismatch(formed(framework, out, (expected.shape, fmt.name, subject.device)), expected, fmt)
         ledger.record("EMB-4", subject.where, EXACT, elements=expected.size, problem=problem, call=call)
 
 
@@ -287,13 +292,13 @@ def compare_subjects(
     """Compare the outputs of two goldens with each other, verb by verb, where both have one."""
     (one, expected), (other, got) = first, second
     for verb in sorted(expected.keys() & got.keys()):
-        found = mismatch(got[verb], expected[verb], FORMATS[contract.result_dtype(verb, work.dtype)])
+        problem = mismatch(got[verb], expected[verb], FORMATS[contract.result_dtype(verb, work.dtype)])
         ledger.record(
             _ACCURACY[verb],
             other.where,
             "/".join(one.where),
             elements=got[verb].size,
-            problem=None if found is None else str(found),
+            problem=problem,
             call=f"{other.framework.NAME} and {one.framework.NAME} {verb}, {work.id}",
         )
 

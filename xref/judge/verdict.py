@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -122,9 +121,9 @@ class Ledger:
         self._verdict(clause, where, against)
 
     def record(
-        self, clause: str, where: tuple[str, str], against: str, *, elements: int, problem: str | None, call: str
+        self, clause: str, where: tuple[str, str], against: str, *, elements: int, problem: object, call: str
     ) -> None:
-        """Add one result: `where` is framework and device, `problem` None for a pass, `call` what ran on what."""
+        """Add one result: `where` is framework and device, `problem` None or a message, `call` what ran on what."""
         verdict = self._verdict(clause, where, against)
         verdict.cases += 1
         verdict.elements += elements
@@ -132,7 +131,7 @@ class Ledger:
             verdict.outcome = Outcome.FAIL
             verdict.problems.append(f"{problem} [{call}]")
 
-    def error(self, clause: str, where: tuple[str, str], against: str, problem: Any, *, call: str) -> None:
+    def error(self, clause: str, where: tuple[str, str], against: str, problem: object, *, call: str) -> None:
         """Add a result that could not be had: the operator raised."""
         verdict = self._verdict(clause, where, against)
         verdict.cases += 1

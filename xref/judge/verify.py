@@ -154,7 +154,7 @@ def _fixed_steps(tier: Tier, dtypes: tuple[str, ...], subjects: list[Subject], l
         (case.id, functools.partial(_compare_gradient, case, subjects, ledger)) for case in gradient_cases
     ]
     expect_gradients(subjects, gradient_cases, ledger)
-    verbs = tuple(v for v in contract.VERBS if v == "forward" or any(case.dtype != "float64" for case in cases))
+    verbs = tuple(dict.fromkeys(verb for case in cases for verb in contract.verbs_of(case.dtype)))
     expect(subjects, verbs, ledger, refusals=True, conditions=any(case.conditions for case in cases))
     return refusals + differentiated + compared
 
@@ -203,18 +203,8 @@ def _from_weights(path: Path, tensor: str | None, ids_file: Path | None) -> Work
     if table.size == 0:
         raise errors.UsageError(errors.message(name, f"shape {table.shape}", "a table with elements", _CALL))
     ids = weights.read_ids(ids_file, table.shape[0]) if ids_file else weights.default_ids(table.shape[0])
-    answers = contract.exact_answers(ids, table, dtype)
-    return Workload(
-        id=f"{path.name}:{name} ({dtype} {table.shape[0]} x {table.shape[1]}, {ids.size} ids)",
-        dtype=dtype,
-        ids=ids,
-        table=table,
-        answers=answers,
-        digests={verb: contract.answer_digest(verb, dtype, answer) for verb, answer in answers.items()},
-        table_digest=bits.digest(table, dtype),
-        digest_table=lambda elements: bits.digest(elements, dtype),
-        conditions=True,
-    )
+    name = f"{path.name}:{name} ({dtype} {table.shape[0]} x {table.shape[1]}, {ids.size} ids)"
+    return Workload.of(name, dtype, ids, table)
 
 
 def _report(subjects: list[Subject], ledger: Ledger, lines: set[str], what: str, seconds: float) -> Report:

@@ -61,9 +61,9 @@ class GradAccumulator:
             ValueError: a size is negative, or `padding_idx` is outside `[0, V)`.
         """
         call = "GradAccumulator"
-        self.vocab_size = _arguments.check_size(vocab_size, "vocab_size", call)
-        self.hidden = _arguments.check_size(hidden, "hidden", call)
-        self.padding_idx = _arguments.check_padding_idx(padding_idx, self.vocab_size, call)
+        self.vocab_size = errors.checked_size(vocab_size, "vocab_size", call)
+        self.hidden = errors.checked_size(hidden, "hidden", call)
+        self.padding_idx = errors.checked_padding_idx(padding_idx, self.vocab_size, call)
         self.validate = validate
         self._rows = torch.empty(0, dtype=torch.int64, device=device)
         self._clear()

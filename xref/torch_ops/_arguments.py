@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-
 import torch
 
 from xref import errors
@@ -114,36 +112,3 @@ def check_dtype(dtype: object, call: str, *, where: str = "dtype") -> FloatForma
         got = name if where == "dtype" else f"dtype {name}"
         raise errors.bad_type(where, got, f"one of {', '.join(FORMATS)}", call)
     return FORMATS[name]
-
-
-def check_size(size: object, where: str, call: str) -> int:
-    """Return `size` as a plain integer of at least 0.
-
-    Raises:
-        TypeError: not an integer (`True` is none).
-        ValueError: negative.
-    """
-    if isinstance(size, bool) or not hasattr(size, "__index__"):
-        raise errors.bad_type(where, f"{size!r} of type {type(size).__name__}", "an integer", call)
-    value = operator.index(size)
-    if value < 0:
-        raise errors.bad_value(where, value, "at least 0", call)
-    return value
-
-
-def check_padding_idx(padding_idx: object, vocab_size: int, call: str) -> int | None:
-    """Return `padding_idx` as a plain integer in `[0, vocab_size)`, or None.
-
-    Raises:
-        TypeError: neither an integer nor None.
-        ValueError: outside `[0, vocab_size)`: a negative one does not count from the end.
-    """
-    if padding_idx is None:
-        return None
-    if isinstance(padding_idx, bool) or not hasattr(padding_idx, "__index__"):
-        got = f"{padding_idx!r} of type {type(padding_idx).__name__}"
-        raise errors.bad_type("padding_idx", got, "an integer or None", call)
-    value = operator.index(padding_idx)
-    if not 0 <= value < vocab_size:
-        raise errors.bad_value("padding_idx", value, f"0 <= padding_idx < V={vocab_size}", call)
-    return value

@@ -68,9 +68,9 @@ def grad_weight(
         UsageError: in the backward pass of the result: the gradient is not differentiable.
     """
     call = "grad_weight"
-    vocab_size = _arguments.check_size(vocab_size, "vocab_size", call)
+    vocab_size = errors.checked_size(vocab_size, "vocab_size", call)
     source, target = _check(token_ids, cotangent, dtype, call)
-    padding_idx = _arguments.check_padding_idx(padding_idx, vocab_size, call)
+    padding_idx = errors.checked_padding_idx(padding_idx, vocab_size, call)
     return _GradWeight.apply(  # type: ignore[no-untyped-call]
         token_ids, cotangent, vocab_size, source, target, padding_idx, call if validate else None
     )
@@ -102,9 +102,9 @@ def grad_rows(
         IndexError, TypeError, ValueError: as `grad_weight`.
     """
     call = "grad_rows"
-    size = _ANY_ROW if vocab_size is None else _arguments.check_size(vocab_size, "vocab_size", call)
+    size = _ANY_ROW if vocab_size is None else errors.checked_size(vocab_size, "vocab_size", call)
     source, target = _check(token_ids, cotangent, dtype, call)
-    padding_idx = _arguments.check_padding_idx(padding_idx, size, call)
+    padding_idx = errors.checked_padding_idx(padding_idx, size, call)
     segments = by_row(token_ids, size, padding_idx)
     if validate and segments.out_of_range:
         _arguments.check_range(token_ids, size, call)
