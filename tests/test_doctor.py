@@ -19,6 +19,7 @@ SETTINGS = {
     "torch": {"threads", "deterministic algorithms", "TF32 matrix products", "CUDA build", "ROCm build"},
     "jax": {
         "jax_enable_x64",
+        "jax_debug_nans (off while verify runs)",
         "default matmul precision",
         "XLA_FLAGS",
         "XLA_PYTHON_CLIENT_PREALLOCATE (false by xref if not set)",

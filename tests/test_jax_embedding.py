@@ -542,3 +542,9 @@ for dtype in ("bfloat16", "float16"):
 """
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+def test_time_spans_are_no_ids():  # NumPy counts them among its integers
+    message = r"^token_ids: got dtype timedelta64\[s\], expected an integer dtype \[forward\]$"
+    with pytest.raises(TypeError, match=message):
+        golden.forward(np.array([1], "m8[s]"), np.zeros((5, 2), np.float32))

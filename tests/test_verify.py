@@ -431,7 +431,7 @@ def test_a_real_checkpoint_is_confirmed(real_table, on_cpu):
     assert told == [(subject, 0, 1)]
     assert {v.clause for v in report.verdicts} == {f"EMB-{n}" for n in (1, 2, 3, 5, 6, 7)}
     _, dtype, table = weights.read_table(file, None)
-    answers = contract.exact_answers(weights.default_ids(32000), table, dtype)
+    answers = contract.exact_answers(weights.default_ids(32000, 256), table, dtype)
     assert report.digest == digest_of(
         f"{subject} {verb} {contract.answer_digest(verb, dtype, answer)}" for verb, answer in answers.items()
     )
@@ -466,3 +466,14 @@ def test_a_wrong_golden_is_caught_on_a_checkpoint(tmp_path, monkeypatch, on_cpu)
     (tmp_path / "ids.txt").write_text("0 49 7 7")
     report = verify(weights_file=file, ids_file=tmp_path / "ids.txt", framework=("torch",))
     assert ("EMB-1", "torch", "exact") in failures_of(report)
+
+
+@pytest.mark.jax
+def test_alarms_at_nans_do_not_disturb_a_run_on_nans():
+    import jax
+
+    framework = frameworks.load("jax", "tests")
+    with jax.debug_nans(True), jax.debug_infs(True), framework.precision("float32"):
+        table = framework.put(np.array([[0x7F800001], [0x7F800000]], np.uint32), "float32", "cpu")
+        out = framework.golden.forward(np.array([0, 1]), table)
+        assert framework.bits_of(out).reshape(-1).tolist() == [0x7F800001, 0x7F800000]

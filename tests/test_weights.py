@@ -330,6 +330,25 @@ def test_ids_that_are_no_file_are_refused(there, got, tmp_path):
     assert refused(weights.read_ids, path, 43) == f"{path}: got {got}, expected a .npy or .txt file of token ids {CALL}"
 
 
+def test_what_is_no_plain_file_is_refused_by_what_it_is(tmp_path):
+    os.mkfifo(tmp_path / "pipe.npy")
+    (tmp_path / "loop.npy").symlink_to(tmp_path / "loop.npy")
+    expected = f"expected a .npy or .txt file of token ids {CALL}"
+    got = {"pipe.npy": "no plain file", "loop.npy": "an error (Too many levels of symbolic links)"}
+    got["x" * 300] = "an error (File name too long)"
+    for name, problem in got.items():
+        path = tmp_path / name
+        assert refused(weights.read_ids, path, 43) == f"{path}: got {problem}, {expected}"
+    path = tmp_path / os.fsdecode(b"\xff.npy")
+    assert refused(weights.read_ids, path, 43) == f"file name: got {str(path)!a}, expected one in UTF-8 {CALL}"
+
+
+def test_a_byte_order_mark_before_the_first_id_is_no_part_of_it(tmp_path):
+    path = tmp_path / "ids.txt"
+    path.write_text("7 8", encoding="utf-8-sig")
+    assert weights.read_ids(path, 43).tolist() == [7, 8]
+
+
 def _pickled(path):
     path.write_bytes(pickle.dumps([1, 2, 3]))
 
@@ -390,12 +409,19 @@ def test_an_archive_of_arrays_is_refused(tmp_path):
 
 @pytest.mark.parametrize("vocab", [1, 2, 5, 32000, 151936])
 def test_default_ids_have_both_ends_and_stay_inside(vocab):
-    ids = weights.default_ids(vocab)
+    ids = weights.default_ids(vocab, 4096)
     assert ids.shape == (8, 1024)
     assert ids.min() == 0
     assert ids.max() == vocab - 1
     if vocab > 100:
         assert 100 < np.unique(ids).size < ids.size  # frequent ones and rare ones
+
+
+@pytest.mark.parametrize(("hidden", "count"), [(8192, 8192), (8193, 8191), (1 << 20, 64), (1 << 27, 2)])
+def test_wide_tables_get_fewer_default_ids(hidden, count):
+    ids = weights.default_ids(100, hidden)
+    assert ids.size == count
+    assert {0, 99} <= set(ids.reshape(-1).tolist())
 
 
 # A real checkpoint

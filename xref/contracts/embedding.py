@@ -91,6 +91,7 @@ def _of_dtype(dtype: str) -> list[Case]:
         whole = [main(vocab=1024, hidden=1025, table="hashed")]
     return [
         *whole,
+        *_of_size(dtype),
         small(ids="zipf", tier=Tier.SMOKE),
         *(small(ids=ids) for ids in ("distinct", "hot", "ends", "sorted", "reversed", "equal")),
         small(ids="equal", shape=(0,), tier=Tier.SMOKE),
@@ -112,30 +113,27 @@ def _of_dtype(dtype: str) -> list[Case]:
     ]
 
 
-def _of_size() -> list[Case]:
-    qwen3 = functools.partial(Case, vocab=_QWEN3_VOCAB, hidden=_QWEN3_HIDDEN, table="tagged")
-    batch = functools.partial(qwen3, ids="zipf_ends", shape=(8, 1024))
-    # 40000 x 65536 elements are past 2**31; only the rows looked up are resident.
-    sparse = functools.partial(Case, vocab=40000, hidden=65536, table="sparse", ids="boundary", shape=(18,))
-    # All 2**32 patterns of float32, 2**26 at a time, and every id of the largest table, a sixteenth at a time.
-    part = 1 << 26
-    patterns = functools.partial(Case, dtype="float32", vocab=1 << 16, hidden=1 << 10, table="patterns", ids="every")
-    return [
-        sparse(dtype="float8_e5m2"),
-        sparse(dtype="bfloat16"),
-        batch(dtype="bfloat16"),
-        batch(dtype="float32"),
-        *(patterns(shape=(1 << 16,), offset=n * part, tier=Tier.EXHAUSTIVE) for n in range(64)),
-        *(
-            qwen3(dtype="bfloat16", ids=f"part{n}", shape=(_QWEN3_VOCAB // 16,), tier=Tier.EXHAUSTIVE)
-            for n in range(16)
-        ),
-    ]
+def _of_size(dtype: str) -> list[Case]:
+    case = functools.partial(Case, dtype=dtype)
+    qwen3 = functools.partial(case, vocab=_QWEN3_VOCAB, hidden=_QWEN3_HIDDEN, table="tagged")
+    found = []
+    if dtype in ("bfloat16", "float32"):
+        found.append(qwen3(ids="zipf_ends", shape=(8, 1024)))
+    if dtype in ("bfloat16", "float8_e5m2"):
+        # 40000 x 65536 elements are past 2**31; only the rows looked up are resident.
+        found.append(case(vocab=40000, hidden=65536, table="sparse", ids="boundary", shape=(18,)))
+    if dtype == "bfloat16":  # every id of the largest table, a sixteenth at a time
+        shape = (_QWEN3_VOCAB // 16,)
+        found += [qwen3(ids=f"part{n}", shape=shape, tier=Tier.EXHAUSTIVE) for n in range(16)]
+    if dtype == "float32":  # all 2**32 patterns, 2**26 at a time
+        part = functools.partial(case, vocab=1 << 16, hidden=1 << 10, table="patterns", ids="every", shape=(1 << 16,))
+        found += [part(offset=n << 26, tier=Tier.EXHAUSTIVE) for n in range(64)]
+    return found
 
 
 @functools.cache
 def _all_cases() -> tuple[Case, ...]:
-    return tuple([case for dtype in FORMATS for case in _of_dtype(dtype)] + _of_size())
+    return tuple(case for dtype in FORMATS for case in _of_dtype(dtype))
 
 
 def cases(tier: Tier = Tier.STANDARD, *, dtypes: tuple[str, ...] = ()) -> tuple[Case, ...]:

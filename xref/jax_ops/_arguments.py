@@ -29,7 +29,8 @@ def check_token_ids(token_ids: object, call: str) -> None:
     """Raise `TypeError` unless `token_ids` is an array of an integer dtype."""
     if not isinstance(token_ids, _ARRAYS):
         raise errors.bad_type("token_ids", type(token_ids).__name__, _ARRAY_NAMES, call)
-    if not jnp.issubdtype(token_ids.dtype, jnp.integer):
+    # NumPy counts its time spans among the integers.
+    if not jnp.issubdtype(token_ids.dtype, jnp.integer) or np.issubdtype(token_ids.dtype, np.timedelta64):
         raise errors.bad_type("token_ids", f"dtype {token_ids.dtype.name}", "an integer dtype", call)
 
 

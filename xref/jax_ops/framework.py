@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # Two frameworks share the card here, and JAX would take three quarters of it at its first use.
@@ -22,6 +22,7 @@ from xref import bits
 from xref.jax_ops import embedding as golden
 
 __all__ = [
+    "CONCURRENT",
     "NAME",
     "accumulator",
     "bits_of",
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 NAME = "jax"
+CONCURRENT = True  # whether two threads may call operators at once: XLA compiles without holding the interpreter
 Call = Callable[[Any, Any], Any]
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}
@@ -114,11 +116,16 @@ def memory_of(array: Any) -> tuple[int, int]:
     return array.unsafe_buffer_pointer(), array.unsafe_buffer_pointer() + array.nbytes
 
 
-def precision(dtype: str) -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which tables of `dtype` exist: float64 needs x64 on, all others run with it off."""
+@contextlib.contextmanager
+def precision(dtype: str) -> Iterator[None]:
+    """Enter the context in which tables of `dtype` exist: float64 needs x64 on, all others run with it off.
+
+    NaNs and infinities are data here, so JAX's own alarms at them are off whatever the environment says.
+    """
     # `jax.enable_x64` is the newer name; before JAX 0.8 it was in `jax.experimental`.
     enable_x64: Any = getattr(jax if hasattr(jax, "enable_x64") else jax.experimental, "enable_x64")  # noqa: B009
-    return enable_x64(dtype == "float64")
+    with enable_x64(dtype == "float64"), jax.debug_nans(False), jax.debug_infs(False):  # noqa: FBT003
+        yield
 
 
 def modes() -> dict[str, Callable[[Call], Call]]:
@@ -177,6 +184,7 @@ def settings() -> dict[str, str]:
     config: Any = jax.config
     return {
         "jax_enable_x64": str(config.jax_enable_x64),
+        "jax_debug_nans (off while verify runs)": str(config.jax_debug_nans),
         "default matmul precision": str(config.jax_default_matmul_precision),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", "not set"),
         "XLA_PYTHON_CLIENT_PREALLOCATE (false by xref if not set)": os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"],

@@ -62,7 +62,11 @@ def judging(ledger: Ledger, subject: Subject, clause: str, against: str, call: s
 
 def described(error: BaseException) -> str:
     """Return the error's type and the first line of its message: frameworks append a page of advice."""
-    first = str(error).strip().partition("\n")[0]
+    try:
+        text = str(error)
+    except Exception:  # an operator's own exception may fail at this, too
+        text = ""
+    first = text.strip().partition("\n")[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 

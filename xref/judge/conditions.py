@@ -69,11 +69,11 @@ def _padding(ids: Ids, keys: Keys, vocab: int) -> Iterator[Group]:
 def _layout(ids: Ids, keys: Keys, vocab: int) -> Iterator[Group]:
     """The same tokens in other shapes and strides, and the same table elsewhere in memory."""
     even = ids.size // 6 * 6
-    rest = [Batch(ids[even:], keys[even:])]
+    rest = [Batch(ids[even:], keys[even:])] if even < ids.size else []
     if even:
         for shape in ((2, -1), (3, 1, 2, even // 6), (-1, 1)):
             yield [Batch(ids[:even].reshape(shape), keys[:even].reshape(shape)), *rest]
-        yield [Batch(ids[:even].reshape(2, -1).T, keys[:even].reshape(2, -1).T), *rest]
+        yield [Batch(ids[:even].reshape(-1, 2).T, keys[:even].reshape(-1, 2).T), *rest]
     yield [Batch(np.repeat(ids, 2)[::2], keys)]
     yield [Batch(np.concatenate([ids[:1], ids])[1:], keys)]
     frozen = ids.copy()

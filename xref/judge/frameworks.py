@@ -26,6 +26,7 @@ class Framework(Protocol):
     """The names of `xref.torch_ops.framework` and `xref.jax_ops.framework`; their docstrings say what each gives."""
 
     NAME: str
+    CONCURRENT: bool
     golden: ModuleType
 
     def version(self) -> str: ...

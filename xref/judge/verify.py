@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import hashlib
@@ -9,13 +10,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from xref import __version__, bits, errors
-from xref.bits import FORMATS
+from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
+from xref.contracts.inputs import Ids
 from xref.judge import frameworks, weights
 from xref.judge.bench import FIXTURES, Subject
 from xref.judge.gradient import compare_gradients, examine_gradient, expect_gradients, gradient_inputs
@@ -29,7 +31,7 @@ from xref.judge.run import (
     output_digests,
 )
 from xref.judge.verdict import Ledger, Outcome, Report
-from xref.spec import Tier
+from xref.spec import Case, Tier
 
 __all__ = ["DEVICES", "verify"]
 
@@ -85,16 +87,14 @@ def verify(
     subjects = _subjects(framework, device)
     ledger = Ledger({FIXTURES: "inputs as pinned"} | {clause.id: clause.title for clause in contract.CLAUSES})
     if weights_file is None:
-        steps, what = _fixed_steps(Tier(chosen), dtypes, subjects, ledger), f"{chosen} tier"
+        steps = _fixed_steps(Tier(chosen), dtypes, subjects, ledger)
+        what = f"{chosen} tier"
     else:
         work = _from_weights(Path(weights_file), tensor, None if ids_file is None else Path(ids_file))
-        steps, what = [(work.id, functools.partial(_compare, lambda: work, subjects, ledger))], work.id
+        steps = [Step(work.id, lambda: work, functools.partial(_compare, subjects, ledger))]
+        what = work.id
         expect(subjects, tuple(work.answers), ledger, refusals=False, conditions=True)
-    lines: set[str] = set()
-    for done, (name, step) in enumerate(steps):
-        if progress is not None:
-            progress(name, done, len(steps))
-        lines |= step()
+    lines = _run(steps, progress)
     return _report(subjects, ledger, lines, what, time.monotonic() - begun)
 
 
@@ -133,58 +133,93 @@ def _subjects(names: str | tuple[str, ...], devices: str | tuple[str, ...]) -> l
     return subjects
 
 
-Result = TypeVar("Result")
-Step = tuple[str, Callable[[], set[str]]]
-"""What runs next, by name, and its run: the lines of its outputs' digests."""
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A case of the run: how its inputs are made, and what then runs on them and returns the lines of its digests."""
+
+    name: str
+    prepare: Callable[[], Any]
+    run: Callable[[Any], set[str]]
+    large: bool = False
+    """Whether no other inputs fit into memory beside it."""
 
 
 def _fixed_steps(tier: Tier, dtypes: tuple[str, ...], subjects: list[Subject], ledger: Ledger) -> list[Step]:
-    refusals: list[Step] = [
-        (f"bad ids, {dtype}", functools.partial(_refuse, subjects, dtype, ledger)) for dtype in dtypes or FORMATS
-    ]
     cases = contract.cases(tier, dtypes=dtypes)
     if not cases:
         raise errors.NothingComparedError(errors.message("cases", "none", f"one or more in the {tier} tier", _CALL))
-    compared: list[Step] = [
-        (case.id, functools.partial(_compare, functools.partial(from_case, case, ledger), subjects, ledger))
-        for case in cases
-    ]
     gradient_cases = gradients.cases(tier, dtypes=dtypes)
-    differentiated: list[Step] = [
-        (case.id, functools.partial(_compare_gradient, case, subjects, ledger)) for case in gradient_cases
-    ]
     expect_gradients(subjects, gradient_cases, ledger)
     verbs = tuple(dict.fromkeys(verb for case in cases for verb in contract.verbs_of(case.dtype)))
     expect(subjects, verbs, ledger, refusals=True, conditions=any(case.conditions for case in cases))
-    return refusals + differentiated + compared
+    partial = functools.partial
+    return [
+        *(
+            Step(f"bad ids, {dtype}", partial(str, dtype), partial(_refuse, subjects, ledger))
+            for dtype in dtypes or FORMATS
+        ),
+        *(
+            Step(case.id, partial(gradient_inputs, case, ledger), partial(_compare_gradient, case, subjects, ledger))
+            for case in gradient_cases
+        ),
+        *(
+            Step(case.id, partial(from_case, case, ledger), partial(_compare, subjects, ledger), large=_is_large(case))
+            for case in cases
+        ),
+    ]
 
 
-def _refuse(subjects: list[Subject], dtype: str, ledger: Ledger) -> set[str]:
+def _is_large(case: Case) -> bool:
+    return case.table != "sparse" and case.vocab * case.hidden * FORMATS[case.dtype].width // 8 > _LARGE
+
+
+def _run(steps: list[Step], progress: Progress | None) -> set[str]:
+    """Run the steps in order, the inputs of the next one being made meanwhile; return the lines of all digests."""
+    lines: set[str] = set()
+    with ThreadPoolExecutor(1) as pool:
+        upcoming = pool.submit(steps[0].prepare)
+        for done, step in enumerate(steps):
+            if progress is not None:
+                progress(step.name, done, len(steps))
+            prepared = upcoming.result()
+            following = steps[done + 1 : done + 2]
+            ahead = bool(following) and not step.large
+            if ahead:
+                upcoming = pool.submit(following[0].prepare)
+            lines |= step.run(prepared)
+            if step.large:
+                del prepared
+                gc.collect()  # JAX's arrays hold themselves in cycles, and the next table may be as large
+            if following and not ahead:
+                upcoming = pool.submit(following[0].prepare)
+    return lines
+
+
+def _refuse(subjects: list[Subject], ledger: Ledger, dtype: str) -> set[str]:
     for subject in subjects:
         examine_bad_ids(subject, dtype, ledger)
     return set()
 
 
-def _compare(build: Callable[[], Workload], subjects: list[Subject], ledger: Ledger) -> set[str]:
+def _compare(subjects: list[Subject], ledger: Ledger, work: Workload) -> set[str]:
     """Run every subject on one workload and compare each with the first; return the lines of all outputs."""
-    work = build()
     outputs = _side_by_side(subjects, lambda subject: examine(subject, work, ledger))
     for subject, got in zip(subjects[1:], outputs[1:], strict=True):
         compare_subjects((subjects[0], outputs[0]), (subject, got), work, ledger)
-    lines = {line for got in outputs for line in output_digests(work, got)}
-    if work.table.nbytes > _LARGE:
-        del work, outputs
-        gc.collect()  # JAX's arrays hold themselves in cycles, and the next table may be as large
-    return lines
+    return {line for got in outputs for line in output_digests(work, got)}
 
 
-def _compare_gradient(case: GradientCase, subjects: list[Subject], ledger: Ledger) -> set[str]:
+def _compare_gradient(
+    case: GradientCase, subjects: list[Subject], ledger: Ledger, inputs: tuple[Ids, Bits, Bits]
+) -> set[str]:
     """Run every subject's gradient on one case and compare each with the first; return the lines of all outputs."""
-    inputs = gradient_inputs(case, ledger)
     outputs = _side_by_side(subjects, lambda subject: examine_gradient(subject, case, inputs, ledger))
     for subject, got in zip(subjects[1:], outputs[1:], strict=True):
         compare_gradients((subjects[0], outputs[0]), (subject, got), case, ledger)
     return {f"{case.id} grad_weight {bits.digest(got, case.result)}" for got in outputs if got is not None}
+
+
+Result = TypeVar("Result")
 
 
 def _side_by_side(subjects: list[Subject], run: Callable[[Subject], Result]) -> list[Result]:
@@ -202,7 +237,7 @@ def _from_weights(path: Path, tensor: str | None, ids_file: Path | None) -> Work
     name, dtype, table = weights.read_table(path, tensor)
     if table.size == 0:
         raise errors.UsageError(errors.message(name, f"shape {table.shape}", "a table with elements", _CALL))
-    ids = weights.read_ids(ids_file, table.shape[0]) if ids_file else weights.default_ids(table.shape[0])
+    ids = weights.read_ids(ids_file, table.shape[0]) if ids_file else weights.default_ids(*table.shape)
     name = f"{path.name}:{name} ({dtype} {table.shape[0]} x {table.shape[1]}, {ids.size} ids)"
     return Workload.of(name, dtype, ids, table)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ _DTYPES = {
     "F8_E5M2": "float8_e5m2",
 }
 _SLICE = 1 << 26  # bytes at a time
+_ROWS_AT_MOST = 1 << 26  # elements of the default ids' rows
 _INTEGER = re.compile("[+-]?[0-9]+", re.ASCII)
 _LONGEST = 40  # characters of a number; Python refuses to read one of thousands
 _CALL = "verify --weights"
@@ -41,8 +43,19 @@ def _error(where: object, got: object, expected: object) -> errors.UsageError:
     return errors.UsageError(errors.message(str(where), got, expected, _CALL))
 
 
-def _missing(path: Path) -> str:
-    return "a folder" if path.is_dir() else "no such file"
+def _check_file(path: Path, expected: str) -> None:
+    """Raise `UsageError` unless there is a plain file of that name."""
+    try:
+        str(path).encode()
+        mode = path.stat().st_mode
+    except UnicodeEncodeError as error:
+        raise _error("file name", ascii(str(path)), "one in UTF-8") from error
+    except FileNotFoundError as error:
+        raise _error(path, "no such file", expected) from error
+    except OSError as error:  # a name too long, a folder that may not be searched, a loop of links
+        raise _error(path, f"an error ({error.strerror})", expected) from error
+    if not stat.S_ISREG(mode):
+        raise _error(path, "a folder" if stat.S_ISDIR(mode) else "no plain file", expected)
 
 
 def read_table(path: Path, name: str | None) -> tuple[str, str, Bits]:
@@ -54,8 +67,7 @@ def read_table(path: Path, name: str | None) -> tuple[str, str, Bits]:
         UsageError: no such file, not a sound safetensors file, no such tensor (the candidates are named), or one that
             is not a `[V, H]` table of a contract dtype.
     """
-    if not path.is_file():
-        raise _error(path, _missing(path), "a safetensors file")
+    _check_file(path, "a safetensors file")
     try:
         file: Any = safetensors.safe_open(path, framework="numpy")
     except (safetensors.SafetensorError, OSError) as error:
@@ -107,8 +119,7 @@ def read_ids(path: Path, vocab_size: int) -> Ids:
     Raises:
         UsageError: no such file, another kind of file, or ids that are not integers, not there, or out of range.
     """
-    if not path.is_file():
-        raise _error(path, _missing(path), "a .npy or .txt file of token ids")
+    _check_file(path, "a .npy or .txt file of token ids")
     readers = {".npy": _from_npy, ".txt": _from_text}
     if path.suffix not in readers:
         raise _error(path, f"suffix {path.suffix!r}", "a .npy or .txt file of token ids")
@@ -137,7 +148,7 @@ def _from_npy(path: Path) -> Ids:
 
 def _from_text(path: Path) -> Ids:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # -sig: some editors put a mark before the first number
     except UnicodeDecodeError as error:
         raise _error(path, f"bytes that are not text ({error})", "integers in UTF-8 text") from error
     except OSError as error:
@@ -156,6 +167,10 @@ def _integers(text: str, path: Path) -> Iterator[int]:
             yield int(word)
 
 
-def default_ids(vocab_size: int) -> Ids:
-    """Return ids for a table that came without any: both ends, and as many as 8192 frequent and rare ones."""
-    return make_ids("zipf_ends", (8, 1024), vocab_size, "int64")
+def default_ids(vocab_size: int, hidden: int) -> Ids:
+    """Return ids for a table that came without any: both ends, and as many as 8192 frequent and rare ones.
+
+    A table wider than 8192 gets fewer, so that their rows stay within 2**26 elements; never fewer than two.
+    """
+    tokens = min(8192, max(_ROWS_AT_MOST // max(hidden, 1), 2))
+    return make_ids("zipf_ends", (8, 1024) if tokens == 8192 else (tokens,), vocab_size, "int64")

@@ -26,6 +26,7 @@ from xref.torch_ops._arguments import dtype_name
 from xref.torch_ops._widen import integer_view
 
 __all__ = [
+    "CONCURRENT",
     "NAME",
     "accumulator",
     "bits_of",
@@ -48,6 +49,7 @@ __all__ = [
 ]
 
 NAME = "torch"
+CONCURRENT = False  # whether two threads may call operators at once: its compiler and its memory profiler may not
 Call = Callable[[Any, Any], Any]
 
 
