@@ -259,7 +259,8 @@ class GradAccumulator:
 
     def _slices(self) -> Iterator[slice]:
         """Yield the held rows, some at a time, so that temporaries stay small beside the sums."""
-        step = max(block_size(self._rows.device, 8) // max(self.hidden, 1), 1)
+        itemsize = 32  # what there is of an element at a time: its digits, and what they become
+        step = max(block_size(self._rows.device, itemsize) // max(self.hidden, 1), 1)
         for first in range(0, self._rows.numel(), step):
             yield slice(first, first + step)
 
