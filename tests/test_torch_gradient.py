@@ -398,9 +398,11 @@ def test_blocks_do_not_matter(source, monkeypatch):
 
 
 def test_blocks_cover_every_segment_and_column_once():
-    segments = _segments.by_row(torch.tensor([3, 1, 1, 7, 3, 3, 9, 2, 2, 2, 2, 2]), 9, padding_idx=None)
+    segments = _segments.by_row(
+        _segments.sorted_ids(torch.tensor([3, 1, 1, 7, 3, 3, 9, 2, 2, 2, 2, 2])), 9, padding_idx=None
+    )
     assert segments.out_of_range
-    assert not _segments.by_row(torch.tensor([1, 0]), 2, padding_idx=0).out_of_range
+    assert not _segments.by_row(_segments.sorted_ids(torch.tensor([1, 0])), 2, padding_idx=0).out_of_range
     assert segments.rows.tolist() == [1, 2, 3, 7]
     assert segments.counts.tolist() == [2, 5, 3, 1]
     assert [sorted(part) for part in np.split(segments.positions.numpy(), [2, 7, 10])] == [

@@ -12,7 +12,7 @@ from xref.bits import FloatFormat
 from xref.torch_ops import _arguments, _digits
 from xref.torch_ops._bins import Sums, segment_sums
 from xref.torch_ops._rounding import integer_dtype, overlaid
-from xref.torch_ops._segments import block_size, blocks, by_row, flat_bits
+from xref.torch_ops._segments import block_size, blocks, by_row, flat_bits, sorted_ids
 
 __all__ = ["GradAccumulator"]
 
@@ -79,7 +79,7 @@ class GradAccumulator:
         source = _arguments.check_cotangent(cotangent, token_ids, call, hidden=self.hidden)
         if cotangent.device != self._rows.device:
             raise errors.bad_value("cotangent", f"device {cotangent.device}", f"the sums', {self._rows.device}", call)
-        segments = by_row(token_ids, self.vocab_size, self.padding_idx)
+        segments = by_row(sorted_ids(token_ids), self.vocab_size, self.padding_idx)
         if self.validate and segments.out_of_range:
             _arguments.check_range(token_ids, self.vocab_size, call)
         self._add_rows(segments.rows)

@@ -121,11 +121,12 @@ def widened(bits: torch.Tensor, fmt: FloatFormat, *, scale: int = 0, subnormals:
 
 def _magnitudes(bits: torch.Tensor, fmt: FloatFormat) -> tuple[int, int]:
     """Return the smallest magnitude that is not zero and the largest, as bits; if all are zero, both are 0."""
-    magnitude = bits & (fmt.sign - 1)
-    low, high = torch.stack(torch.aminmax(magnitude)).tolist()
-    if low == 0 < high:  # one less, a zero wraps to the largest of all
-        low = int(magnitude.sub_(1).bitwise_and_(fmt.sign - 1).amin().item()) + 1
-    return low, high
+    mask = fmt.sign - 1
+    magnitude = bits & mask
+    largest = magnitude.amax()
+    smallest = magnitude.sub_(1).bitwise_and_(mask).amin()  # one less, a zero wraps to the largest of all
+    low, high = torch.stack((smallest, largest)).tolist()
+    return (low + 1, high) if high else (0, 0)
 
 
 def _top(magnitude: int, fmt: FloatFormat) -> int:

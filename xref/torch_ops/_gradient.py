@@ -27,7 +27,7 @@ from xref.torch_ops import _arguments, _digits
 from xref.torch_ops._accumulator import GradAccumulator
 from xref.torch_ops._bins import segment_sums, widened
 from xref.torch_ops._rounding import copied, encode, integer_dtype
-from xref.torch_ops._segments import Segments, blocks, by_row, flat_bits
+from xref.torch_ops._segments import Segments, blocks, by_row, flat_bits, sorted_ids
 
 __all__ = ["GradAccumulator", "grad_rows", "grad_weight"]
 
@@ -105,7 +105,7 @@ def grad_rows(
     size = _ANY_ROW if vocab_size is None else errors.checked_size(vocab_size, "vocab_size", call)
     source, target = _check(token_ids, cotangent, dtype, call)
     padding_idx = errors.checked_padding_idx(padding_idx, size, call)
-    segments = by_row(token_ids, size, padding_idx)
+    segments = by_row(sorted_ids(token_ids), size, padding_idx)
     if validate and segments.out_of_range:
         _arguments.check_range(token_ids, size, call)
     row_ids = segments.rows.sort().values
@@ -130,9 +130,10 @@ class _GradWeight(torch.autograd.Function):
         padding_idx: int | None,
         call: str | None,
     ) -> torch.Tensor:
-        # Before anything waits for the device: a GPU writes the zeros while the host plans.
+        ids = sorted_ids(token_ids)
+        # A GPU writes the zeros while the host plans.
         out = cotangent.new_zeros((vocab_size, cotangent.shape[-1]), dtype=integer_dtype(target))
-        segments = by_row(token_ids, vocab_size, padding_idx)
+        segments = by_row(ids, vocab_size, padding_idx)
         if call is not None and segments.out_of_range:
             _arguments.check_range(token_ids, vocab_size, call)
         _write(out, segments.rows, segments, cotangent, source, target)

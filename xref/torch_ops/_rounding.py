@@ -92,7 +92,7 @@ def encode(values: torch.Tensor, target: FloatFormat, *, scale: int = 0) -> torc
     """
     bits = values.view(torch.int64)
     if target == _DOUBLE and scale == 0:
-        return copied(bits, target)
+        return copied(bits.clone(), target)
     magnitude = values.abs().clamp_(max=_overflow(target, scale))
     smallest = (_DOUBLE.bias - target.bias + 1 - scale) << _DOUBLE.mantissa_bits
     exponent = (magnitude.view(torch.int64) & _DOUBLE.exponent).clamp_(min=smallest)
@@ -116,11 +116,11 @@ def _overflow(target: FloatFormat, scale: int) -> float:
 def copied(bits: torch.Tensor, fmt: FloatFormat) -> torch.Tensor:
     """Return the bits of sums of one element each in its own format: a zero is +0, a NaN the canonical one.
 
-    Nothing is rounded. `bits` are in the integer dtype of the width of `fmt`; they are kept.
+    Nothing is rounded. `bits` are in the integer dtype of the width of `fmt`; they are overwritten.
     """
     magnitude = bits & (fmt.sign - 1)
     is_nan = magnitude > (fmt.exponent if fmt.has_inf else fmt.largest_finite)
-    return bits.masked_fill(magnitude == 0, 0).masked_fill_(is_nan, fmt.nan)
+    return bits.masked_fill_(magnitude == 0, 0).masked_fill_(is_nan, fmt.nan)
 
 
 def overlaid(codes: torch.Tensor, special: torch.Tensor | None, target: FloatFormat) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 
 from xref.torch_ops._widen import integer_view
 
-__all__ = ["Block", "Segments", "block_size", "blocks", "by_row", "flat_bits"]
+__all__ = ["Block", "Segments", "block_size", "blocks", "by_row", "flat_bits", "sorted_ids"]
 
 # Bytes of one temporary; a block has a few at a time. On a CPU smaller ones would stay nearer in the caches, but every
 # operation ends in a barrier of all threads, and those wait long where cores are shared.
@@ -46,6 +46,13 @@ class Segments(NamedTuple):
         return self.segment_of[block.tokens] - block.segments.start
 
 
+class Sorted(NamedTuple):
+    """Token ids in ascending order, `[T]` int64 on the host, and where each stands among the flattened ids, `[T]`."""
+
+    ids: np.ndarray[Any, np.dtype[np.int64]]
+    positions: torch.Tensor
+
+
 class Block(NamedTuple):
     """Some whole segments and some columns; `longest` is the number of tokens of its longest segment."""
 
@@ -60,15 +67,21 @@ class Block(NamedTuple):
         return int(self.segments.stop - self.segments.start)
 
 
-def by_row(token_ids: torch.Tensor, vocab_size: int, padding_idx: int | None) -> Segments:
-    """Group the tokens by row; ids outside `[0, vocab_size)` or equal to `padding_idx` are left out.
+def sorted_ids(token_ids: torch.Tensor) -> Sorted:
+    """Sort token ids of any shape and any integer dtype where they are. Waits for the device.
 
-    `token_ids` has any shape and any integer dtype (a uint64 id of 2**63 or more turns negative in int64, and is left
-    out either way). The ids are sorted where they are and the rest is planned on the host: a GPU would spend longer on
-    launching such small operations than on running them. Waits for the device once.
+    A uint64 id of 2**63 or more turns negative in int64, and names no row either way.
     """
     ids, positions = token_ids.reshape(-1).to(torch.int64).sort()
-    on_host = ids.cpu().numpy()
+    return Sorted(ids.cpu().numpy(), positions)
+
+
+def by_row(ids: Sorted, vocab_size: int, padding_idx: int | None) -> Segments:
+    """Group the tokens by row; ids outside `[0, vocab_size)` or equal to `padding_idx` are left out.
+
+    Planned on the host: a GPU would spend longer on launching such small operations than on running them.
+    """
+    on_host, positions = ids
     starts = np.flatnonzero(np.concatenate(([True], on_host[1:] != on_host[:-1]))[: on_host.size])
     counts = np.append(starts[1:], on_host.size)[: starts.size] - starts
     rows = on_host[starts]
@@ -80,7 +93,7 @@ def by_row(token_ids: torch.Tensor, vocab_size: int, padding_idx: int | None) ->
     new_starts = np.cumsum(counts) - counts
     tokens = np.arange(counts.sum()) + np.repeat(starts - new_starts, counts)
     planned = np.concatenate((rows, tokens, np.repeat(np.arange(counts.size), counts)))
-    parts = torch.from_numpy(planned).to(ids.device).tensor_split((rows.size, rows.size + tokens.size))
+    parts = torch.from_numpy(planned).to(positions.device).tensor_split((rows.size, rows.size + tokens.size))
     return Segments(parts[0], counts, positions[parts[1]], parts[2], out_of_range=not in_range.all())
 
 
