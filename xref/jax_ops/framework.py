@@ -29,18 +29,22 @@ __all__ = [
     "describe",
     "devices",
     "dtype_of",
+    "flushes_subnormals",
     "form_of",
     "golden",
     "gradient",
+    "gradient_modes",
     "memory_of",
     "modes",
     "numpy_of",
+    "overwrite",
     "peak_extra_bytes",
     "precision",
     "put",
     "settings",
     "supports",
     "traced",
+    "use_one_thread",
     "version",
 ]
 
@@ -133,6 +137,16 @@ def modes() -> dict[str, Callable[[Call], Call]]:
     return {"jit": _jitted, "vmap": _vmapped, "grad-traced": _grad_traced}
 
 
+def gradient_modes() -> dict[str, Callable[[Call], Call]]:
+    """Return the ways of calling an operator that differ in whether a gradient is recorded: JAX has no such switch."""
+    return {}
+
+
+def overwrite(array: Any, contents: np.ndarray[Any, Any], *, counted: bool) -> bool:
+    """Return False: what a JAX array holds cannot be changed."""
+    return False
+
+
 def traced(call: Call) -> Call | None:
     """Return `call` with its ids traced, so that it cannot raise on them."""
     return _jitted(call)
@@ -167,6 +181,17 @@ def peak_extra_bytes(call: Call, ids: Any, table: Any) -> int:
 def gradient(call: Call, ids: Any, table: Any, cotangent: Any) -> Any:
     """Return the gradient that `jax.vjp` takes of `call(ids, table)` with respect to the table."""
     return jax.vjp(lambda leaf: call(ids, leaf), table)[1](cotangent)[0]
+
+
+def flushes_subnormals(device: str) -> bool:
+    """Return whether JAX takes subnormal float32 sums for zero on this device: tried, not assumed."""
+    tiny = put(np.full((2, 1), 71362, np.uint32), "float32", device)  # 1e-40
+    total = jax.jit(lambda x: jax.numpy.zeros((1, 1), x.dtype).at[np.zeros(2, np.int32)].add(x))(tiny)
+    return int(bits_of(total)[0, 0]) == 0
+
+
+def use_one_thread() -> None:
+    """Do nothing: JAX is never used in a forked child."""
 
 
 def dtype_of(name: str) -> Any:

@@ -20,6 +20,8 @@ class Outcome(enum.StrEnum):
     FAIL = "fail"
     ERROR = "error"
     SKIP = "skip"
+    XFAIL = "xfail"
+    XPASS = "xpass"
 
 
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,18 +33,22 @@ __all__ = [
     "describe",
     "devices",
     "dtype_of",
+    "flushes_subnormals",
     "form_of",
     "golden",
     "gradient",
+    "gradient_modes",
     "memory_of",
     "modes",
     "numpy_of",
+    "overwrite",
     "peak_extra_bytes",
     "precision",
     "put",
     "settings",
     "supports",
     "traced",
+    "use_one_thread",
     "version",
 ]
 
@@ -121,6 +125,39 @@ def modes() -> dict[str, Callable[[Call], Call]]:
     return {"vmap": _vmapped, "grad-traced": _grad_traced, "compile": _compiled}
 
 
+def gradient_modes() -> dict[str, Callable[[Call], Call]]:
+    """Return the ways of calling an operator that differ in whether a gradient is recorded."""
+
+    def within(context: Callable[[], contextlib.AbstractContextManager[Any]]) -> Callable[[Call], Call]:
+        def mode(call: Call) -> Call:
+            def run(ids: Any, table: Any) -> Any:
+                with context():
+                    return call(ids, table)
+
+            return run
+
+        return mode
+
+    return {
+        "no_grad": within(torch.no_grad),
+        "inference_mode": within(torch.inference_mode),
+        "requires_grad": lambda call: lambda ids, table: call(ids, table.detach().requires_grad_()),
+    }
+
+
+def overwrite(tensor: torch.Tensor, array: np.ndarray[Any, Any], *, counted: bool) -> bool:
+    """Write other contents into a tensor's memory: bits into a table, integers into ids. Return whether that was done.
+
+    `counted`: in a way that autograd's version counter shows; the other way, past torch, exists on a CPU alone.
+    """
+    view = integer_view(tensor) if tensor.is_floating_point() else tensor
+    if counted:
+        view.copy_(torch.from_numpy(array.view(view.cpu().numpy().dtype)))
+    elif tensor.device.type == "cpu":
+        view.numpy()[...] = array.view(view.numpy().dtype)
+    return True
+
+
 def traced(call: Call) -> Call | None:
     """Return `call` with its ids traced, so that it cannot raise on them; torch never does so: None."""
     return None
@@ -187,6 +224,18 @@ def gradient(call: Call, ids: Any, table: torch.Tensor, cotangent: torch.Tensor)
     if leaf.grad is None:
         raise errors.bad_type("gradient", "none", "a tensor", "backward")
     return leaf.grad
+
+
+def flushes_subnormals(device: str) -> bool:
+    """Return whether torch takes subnormal float32 sums for zero on this device: tried, not assumed."""
+    tiny = torch.full((2, 1), 1e-40, device=device)
+    total = torch.zeros(1, 1, device=device).index_add_(0, torch.zeros(2, dtype=torch.int64, device=device), tiny)
+    return bool((integer_view(total) == 0).item())
+
+
+def use_one_thread() -> None:
+    """Keep to the calling thread from here on: in a forked child the other ones are gone."""
+    torch.set_num_threads(1)
 
 
 def dtype_of(name: str) -> torch.dtype:

@@ -1,0 +1,186 @@
+"""How far a gradient may be from the exact one: a proven bound, evaluated in integers.
+
+Let n contributions have the exact sum S, and A be the sum of their magnitudes. Summed in any order in a format of unit
+roundoff u, the computed sum is off by at most gamma(n - 1) * A, with gamma(k) = k u / (1 - k u) (Higham, "Accuracy and
+Stability of Numerical Algorithms", 2nd ed., section 4.2); rounded once more to a result of unit roundoff r, by at most
+r * (|S| + gamma(n - 1) * A) more, or half the smallest subnormal. So with U = 1/u, R = 1/r and k = n - 1
+
+    (|got - S| - half) * (U - k) * R  <=  k * A * (R + 1) + |S| * (U - k)
+
+in which everything is an integer, counted in units that divide all elements. There is no tolerance to choose. A kernel
+that is more accurate than any reference passes, whatever its order.
+
+The bound knows no overflow: where A is past the largest finite value of the format of the sum, partial sums may
+overflow in one order and not in another, and nothing is said of that element.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from xref import bits as bit
+from xref.bits import FORMATS, Bits, FloatFormat
+from xref.contracts.inputs import Ids
+
+__all__ = ["Exact", "Misses", "exact_of", "misses"]
+
+Integers = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Exact:
+    """What is known of the exact gradient: Python integers, in units of `2**quantum`."""
+
+    rows: Ids
+    """The rows that a token names, ascending: `[R]`."""
+    counts: Ids
+    """How many tokens name each: `[R]`."""
+    sums: Integers
+    """S, `[R, H]`; the specials left out."""
+    magnitudes: Integers
+    """A, `[R, H]`."""
+    nan: Integers
+    """Where the sum is NaN: a NaN among the contributions, or infinities of both signs. `[R, H]`, bool."""
+    infinite: Integers
+    """The sign of an infinite sum, 0 where it is not: `[R, H]`."""
+    quantum: int
+
+
+def exact_of(ids: Ids, cotangent: Bits, source: FloatFormat) -> Exact:
+    """Return the exact sums of `S + (H,)` elements of `source` by row."""
+    flat = ids.reshape(-1).astype(np.int64)
+    elements = cotangent.reshape(flat.size, cotangent.shape[-1])
+    rows, places, counts = np.unique(flat, return_inverse=True, return_counts=True)
+    magnitude = elements & source.uint.type(source.sign - 1)
+    finite = magnitude <= source.largest_finite
+    field = (magnitude >> source.uint.type(source.mantissa_bits)).astype(np.int64)
+    significand = (magnitude & source.uint.type(source.mantissa)).astype(np.int64)
+    significand |= np.where(field > 0, np.int64(source.mantissa + 1), 0)
+    shift = np.maximum(field - 1, 0)
+    values = np.where(finite, significand, 0).astype(object) << np.where(finite, shift, 0).astype(object)
+    negative = (elements & source.uint.type(source.sign)) != 0
+    shape = (rows.size, elements.shape[1])
+    sums, magnitudes = np.zeros(shape, object), np.zeros(shape, object)
+    np.add.at(sums, places, np.where(negative, -values, values))
+    np.add.at(magnitudes, places, values)
+    nans, plus, minus = (np.zeros(shape, np.int64) for _ in range(3))
+    np.add.at(nans, places, bit.is_nan(elements, source).astype(np.int64))
+    infinities = bit.is_inf(elements, source)
+    np.add.at(plus, places, (infinities & ~negative).astype(np.int64))
+    np.add.at(minus, places, (infinities & negative).astype(np.int64))
+    is_nan = (nans > 0) | ((plus > 0) & (minus > 0))
+    return Exact(
+        rows=rows,
+        counts=counts,
+        sums=sums,
+        magnitudes=magnitudes,
+        nan=is_nan,
+        infinite=np.where(is_nan, 0, (plus > 0).astype(np.int64) - (minus > 0)),
+        quantum=source.quantum,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Misses:
+    """Where a gradient is not what it may be: `[R, H]`, bool."""
+
+    sums: Integers
+    """A finite sum past the bound."""
+    specials: Integers
+    """A NaN, infinity or overflow that is not there, or there and should not be."""
+    zero_signs: Integers
+    """An exact zero sum that is not +0."""
+    first: tuple[int, int] | None
+    """The first of them, as `(row of the table, column)`."""
+    message: str
+    """What is wrong there."""
+
+
+def misses(got: Bits, exact: Exact, target: FloatFormat, accumulate: FloatFormat, *, flushes: bool = False) -> Misses:
+    """Compare the named rows of a `[V, H]` gradient, bits of `target`, with what the bound allows.
+
+    `accumulate` is the format that the candidate sums in; `flushes` says that the framework takes subnormals for zero
+    on this device, which the bound then allows for every contribution and for the result.
+    """
+    rows = got[exact.rows]
+    magnitude = rows & target.uint.type(target.sign - 1)
+    is_nan, is_finite = bit.is_nan(rows, target), magnitude <= target.largest_finite
+    value, unit = _values(rows, target, is_finite), min(target.quantum - 1, exact.quantum)
+    sums = exact.sums << (exact.quantum - unit)
+    magnitudes = exact.magnitudes << (exact.quantum - unit)
+    k = (exact.counts - 1).astype(object)[:, None]
+    roundoff, last = 1 << (accumulate.mantissa_bits + 1), 1 << (target.mantissa_bits + 1)
+    half: Any = 1 << (target.quantum - 1 - unit)
+    if flushes:
+        normal = FORMATS["float32"].quantum + FORMATS["float32"].mantissa_bits
+        half = half + (k + 2) * (1 << max(normal, target.quantum + target.mantissa_bits) - unit)
+    off = abs((value << (target.quantum - unit)) - sums)
+    room = roundoff - k  # not positive where the format cannot sum that many at all
+    within = (off - half) * room * last <= k * magnitudes * (last + 1) + abs(sums) * room
+    within |= (room <= 0).astype(bool)
+    limit = _limit(target, unit)
+    unsure = (magnitudes >= min(limit, _limit(accumulate, unit))).astype(bool)
+    overflows = ~is_finite & ~is_nan if target.has_inf else is_nan
+    close = (abs(sums) * room * last + k * magnitudes * (last + 1) + half * room * last >= limit * room * last).astype(
+        bool
+    )
+    infinite_sign = np.where((rows & target.uint.type(target.sign)) != 0, -1, 1)
+    right_inf = overflows & ((infinite_sign == np.sign(sums).astype(np.int64)) | (not target.has_inf))
+    plain = ~exact.nan & (exact.infinite == 0)
+    bad_sum = plain & is_finite & ~within.astype(bool) & ~unsure
+    wanted_inf = overflows & ((infinite_sign == exact.infinite) | (not target.has_inf))
+    bad_special = (exact.nan & ~is_nan) | ((exact.infinite != 0) & ~wanted_inf)
+    bad_special |= plain & ~is_finite & ~unsure & ~(close & right_inf)
+    zero = plain & (exact.sums == 0) & is_finite & (magnitude == 0) & (rows != 0)
+    first, message = _first(bad_sum | bad_special, rows, exact, value, target)
+    return Misses(bad_sum, bad_special, zero, first, message)
+
+
+def _values(rows: Bits, target: FloatFormat, finite: Integers) -> Integers:
+    """Return finite elements as integers in units of the target's quantum."""
+    magnitude = np.where(finite, rows & target.uint.type(target.sign - 1), target.uint.type(0))
+    field = (magnitude >> target.uint.type(target.mantissa_bits)).astype(np.int64)
+    significand = (magnitude & target.uint.type(target.mantissa)).astype(np.int64)
+    significand |= np.where(field > 0, np.int64(target.mantissa + 1), 0)
+    values = significand.astype(object) << np.maximum(field - 1, 0).astype(object)
+    return np.where((rows & target.uint.type(target.sign)) != 0, -values, values)
+
+
+def _limit(fmt: FloatFormat, unit: int) -> int:
+    """Return where a magnitude rounds past the largest finite one."""
+    field, mantissa = divmod(fmt.largest_finite, 1 << fmt.mantissa_bits)
+    largest = 2 * (mantissa + (1 << fmt.mantissa_bits)) + 1  # and half a unit in its last place
+    return largest << (fmt.quantum + field - 2 - unit)
+
+
+def _first(
+    wrong: Integers, rows: Bits, exact: Exact, value: Integers, target: FloatFormat
+) -> tuple[tuple[int, int] | None, str]:
+    if not wrong.any():
+        return None, ""
+    r, h = (int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
+    row, count = int(exact.rows[r]), int(exact.counts[r])
+    got = _shown(int(value[r, h]), target.quantum)
+    magnitude = int(rows[r, h]) & (target.sign - 1)
+    if magnitude > target.largest_finite:
+        got = "NaN" if magnitude > target.exponent or not target.has_inf else "an infinity"
+    expected = _shown(int(exact.sums[r, h]), exact.quantum)
+    if exact.nan[r, h]:
+        expected = "NaN"
+    elif exact.infinite[r, h]:
+        expected = "inf" if exact.infinite[r, h] > 0 else "-inf"
+    differing = int(np.count_nonzero(wrong))
+    digits = target.width // 4
+    return (row, h), (
+        f"gradient[{row}, {h}]: got {got} (0x{int(rows[r, h]):0{digits}x}), expected {expected} within the bound of"
+        f" {count} contribution{'s' * (count != 1)} ({differing} of {wrong.size} elements differ)"
+    )
+
+
+def _shown(value: int, exponent: int) -> str:
+    """Return `value * 2**exponent` in nine digits: for messages only."""
+    size = max(abs(value).bit_length() - 60, 0)
+    return f"{float(value >> size) * 2.0 ** max(min(exponent + size, 1000), -1000):.9g}"

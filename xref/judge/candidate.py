@@ -1,0 +1,98 @@
+"""What is judged: somebody's kernel, whatever its form, brought into one."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from xref import errors
+from xref.bits import FORMATS
+from xref.contracts import embedding as contract
+from xref.contracts.inputs import make_table
+from xref.judge import frameworks
+from xref.judge.frameworks import Framework
+
+__all__ = ["Candidate", "candidate_of"]
+
+_CALL = "judge"
+
+Call = Callable[[Any, Any], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A kernel on one device: its verbs, and its own gradient if it has one."""
+
+    name: str
+    framework: Framework
+    device: str
+    verbs: dict[str, Call]
+    """`forward` and `forward_fp32`, those that it has: `(token_ids, weight) -> out`."""
+    backward: Callable[[Any, Any, int], Any] | None
+    """`(token_ids, cotangent, vocab_size) -> [V, H]`."""
+
+
+def candidate_of(target: object, *, framework: str | None, device: str, name: str | None = None) -> Candidate:
+    """Return the candidate that a target stands for.
+
+    Args:
+        target: a function `(token_ids, weight) -> out`; a class that is made without arguments; or an object with
+            `forward`, and optionally `forward_fp32` and `backward(token_ids, cotangent, vocab_size)`.
+        framework: `torch` or `jax`; None finds it out by calling the target with arrays of each.
+        device: `cpu`, `cuda` or `tpu`.
+        name: what reports call it; its own name if None.
+
+    Raises:
+        MissingFrameworkError: the framework named, or any, is not installed.
+        UsageError: the target is no kernel, the framework or the device is not there, or no framework fits.
+    """
+    name = name or getattr(target, "__qualname__", None) or type(target).__qualname__
+    if inspect.isclass(target):
+        try:
+            target = target()
+        except Exception as error:  # its constructor is anybody's code
+            got = f"{type(error).__name__}: {error}"
+            raise errors.UsageError(
+                errors.message(name, got, "a class that is made without arguments", _CALL)
+            ) from error
+    verbs = {verb: getattr(target, verb) for verb in contract.VERBS if callable(getattr(target, verb, None))}
+    backward = getattr(target, "backward", None)
+    if not verbs and callable(target):
+        verbs, backward = {"forward": target}, None
+    if not verbs:
+        got, expected = type(target).__name__, "a function, or an object with forward or forward_fp32"
+        raise errors.UsageError(errors.message(name, got, expected, _CALL))
+    chosen = frameworks.load(framework, _CALL) if framework else _found(name, verbs, device)
+    present = frameworks.devices(chosen, _CALL)
+    if device not in present:
+        there = f"a device that {chosen.NAME} has here: {', '.join(present)}"
+        raise errors.UsageError(errors.message("--device", device, there, _CALL))
+    return Candidate(name, chosen, device, verbs, backward if callable(backward) else None)
+
+
+def _found(name: str, verbs: dict[str, Call], device: str) -> Framework:
+    """Return the framework whose arrays the verbs take and return."""
+    seen = []
+    for installed in [each for each in frameworks.FRAMEWORKS if frameworks.installed(each)]:
+        framework = frameworks.load(installed, _CALL)
+        if device not in frameworks.devices(framework, _CALL):
+            continue
+        ids = framework.put(np.array([1, 0]), None, device)
+        table = framework.put(make_table("patterns", 3, 4, FORMATS["float32"]), "float32", device)
+        for call in verbs.values():
+            try:
+                (shape, dtype, _) = framework.form_of(call(ids, table))
+            except Exception as error:  # another framework's arrays end in anything
+                seen.append(f"{installed} arrays end in {type(error).__name__}")
+                continue
+            if shape:
+                return framework
+            seen.append(f"{installed} arrays give a {dtype}")
+    if not seen:
+        raise errors.MissingFrameworkError("torch", _CALL)
+    expected = "--framework torch or --framework jax"
+    raise errors.UsageError(errors.message(name, f"no framework that fits ({'; '.join(seen)})", expected, _CALL))

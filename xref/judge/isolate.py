@@ -1,0 +1,105 @@
+"""Calls that may kill the process, or never end: made in a child process, or at least under a clock.
+
+A kernel that does not check its ids reads foreign memory: that can be a segmentation fault. torch on a CPU runs such
+calls in a forked child. Where a fork is not possible (JAX has threads of its own, and a GPU belongs to the process that
+opened it) they run here, last of all, under a clock that ends a loop of Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["CrashedError", "limited", "run_in_child"]
+
+
+class CrashedError(Exception):
+    """A child process died, or did not end in time; the message says which."""
+
+
+def run_in_child(run: Callable[[Callable[[Any], None]], None], *, seconds: float) -> tuple[list[Any], str | None]:
+    """Call `run(send)` in a forked child; return what it sent, and how it died if it did.
+
+    `seconds` is how long the child may be silent. What it sends is pickled.
+    """
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # forking beside threads: nothing here needs them in the child
+        child = os.fork()
+    if child == 0:
+        _child(run, writer)
+    os.close(writer)
+    try:
+        return _received(reader, child, seconds)
+    finally:
+        os.close(reader)
+
+
+def _child(run: Callable[[Callable[[Any], None]], None], writer: int) -> None:
+    code = 1
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
+
+        def send(message: Any) -> None:
+            data = pickle.dumps(message)
+            view = memoryview(len(data).to_bytes(8, "little") + data)
+            while view:
+                view = view[os.write(writer, view) :]
+
+        run(send)
+        code = 0
+    finally:
+        os._exit(code)  # no exit handlers: they are the parent's
+
+
+def _received(reader: int, child: int, seconds: float) -> tuple[list[Any], str | None]:
+    messages: list[Any] = []
+    data, deadline = b"", time.monotonic() + seconds
+    while True:
+        ready, _, _ = select.select([reader], [], [], max(deadline - time.monotonic(), 0))
+        if not ready:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return messages, f"no answer within {seconds:g} s"
+        part = os.read(reader, 1 << 16)
+        if not part:
+            break
+        data += part
+        while len(data) >= 8 and len(data) - 8 >= (size := int.from_bytes(data[:8], "little")):
+            messages.append(pickle.loads(data[8 : 8 + size]))
+            data, deadline = data[8 + size :], time.monotonic() + seconds
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return messages, f"death by {signal.Signals(-code).name}"
+    return messages, None if code == 0 else f"exit with code {code}"
+
+
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise `CrashedError` in the block after so many seconds; only in the main thread, and only between Python steps."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(*_: object) -> None:
+        raise CrashedError(f"no answer within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

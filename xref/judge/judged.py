@@ -1,0 +1,83 @@
+"""A judge's report: what each check came to, as data, and in words."""
+
+from __future__ import annotations
+
+import msgspec
+
+from xref.judge.verdict import Outcome
+
+__all__ = ["JudgeReport", "Judged"]
+
+_BAD = (Outcome.FAIL, Outcome.ERROR, Outcome.XPASS)
+
+
+class Judged(msgspec.Struct, kw_only=True):
+    """How one check came out."""
+
+    check: str
+    """`EMB-7/padding`."""
+    clause: str
+    condition: str
+    judgment: str
+    what: str
+    required: bool
+    outcome: Outcome
+    reason: str = ""
+    """Why it was skipped, or why it was expected to fail."""
+    cases: int = 0
+    elements: int = 0
+    failed: int = 0
+    """Cases that were not as they must be."""
+    problems: list[str] = []
+    """The first of them."""
+    smallest: str = ""
+    """The smallest call that still fails."""
+    rerun: str = ""
+    """A command or a snippet that makes exactly that call."""
+    explanations: list[str] = []
+    """Faults that the bits are consistent with, the likeliest first: `name: what was seen`."""
+
+    @property
+    def bad(self) -> bool:
+        """Whether it keeps the candidate from passing."""
+        return self.required and (self.outcome in _BAD or self.outcome is Outcome.SKIP)
+
+
+class JudgeReport(msgspec.Struct, kw_only=True):
+    """What a candidate was judged by, on what, and how it came out."""
+
+    xref: str
+    operator: str
+    contract_version: int
+    candidate: str
+    framework: str
+    version: str
+    device: str
+    device_name: str
+    tier: str
+    dtypes: list[str]
+    out_of_range: str
+    accumulate: str
+    verdicts: list[Judged]
+    broken: dict[str, str] = {}
+    """Parts of the examination that did not come to their end, and why."""
+    seconds: float
+
+    @property
+    def elements(self) -> int:
+        """Elements compared, all checks together."""
+        return sum(verdict.elements for verdict in self.verdicts)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything required passed, and something was compared."""
+        return self.elements > 0 and not self.broken and not any(verdict.bad for verdict in self.verdicts)
+
+    @property
+    def failed(self) -> list[Judged]:
+        """The checks that keep the candidate from passing."""
+        return [verdict for verdict in self.verdicts if verdict.bad]
+
+    def to_json(self) -> str:
+        """Return the report as JSON, indented."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()

@@ -1,0 +1,235 @@
+"""One call of a candidate, written down whole: any probe can be run again from its record, and made smaller."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from xref import exact
+from xref.bits import FORMATS, Bits
+from xref.contracts import embedding as contract
+from xref.contracts.inputs import Ids, make_ids, make_table
+from xref.judge.bench import MisformedError, described, formed
+from xref.judge.candidate import Candidate
+from xref.judge.conditions import TABLE_LAYOUTS
+from xref.judge.verdict import Mismatch, mismatch
+
+__all__ = ["ID_LAYOUTS", "Observation", "Probe", "Prober", "answer_of", "ids_of", "table_of"]
+
+_CACHED_BYTES, _CACHED = 1 << 24, 24  # tables kept for the next probes: none larger, and no more than that
+_COMPARED_BYTES = 1 << 20  # a larger table is compared once, after all probes on it
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One call: a verb, a table, ids and how both lie in memory."""
+
+    verb: str = "forward"
+    dtype: str
+    vocab: int
+    hidden: int
+    table: str = "tagged"
+    """Family of the table, as `xref.contracts.inputs.make_table` has them, or one of this module's."""
+    ids: str | tuple[int, ...]
+    """Family of the ids, or the ids themselves."""
+    shape: tuple[int, ...]
+    id_dtype: str = "int64"
+    layout: str = "dense"
+    """Of the table in memory: a key of `TABLE_LAYOUTS`."""
+    id_layout: str = "dense"
+    """Of the ids in memory: a key of `ID_LAYOUTS`."""
+    mode: str = "plain"
+    """How the candidate is called: `plain`, or a mode of the framework."""
+    seed: int = 0
+    """Offset of the table's rows, so that two tables of one family differ."""
+
+    def __str__(self) -> str:
+        ids = self.ids if isinstance(self.ids, str) else f"ids {list(self.ids[:8])}{'...' if len(self.ids) > 8 else ''}"
+        shape = "x".join(map(str, self.shape)) or "scalar"
+        parts = [self.verb, self.dtype, f"{self.vocab}x{self.hidden}", self.table, ids, shape, self.id_dtype]
+        parts += [f"table {self.layout}"] if self.layout != "dense" else []
+        parts += [f"ids {self.id_layout}"] if self.id_layout != "dense" else []
+        parts += [self.mode] if self.mode != "plain" else []
+        return " ".join(parts)
+
+    def to_json(self) -> str:
+        """Return the record as JSON on one line, as `xref judge --only` takes it."""
+        return msgspec.json.encode(self).decode()
+
+
+class Observation(msgspec.Struct, kw_only=True):
+    """What came of a probe."""
+
+    probe: Probe
+    expected: Bits
+    got: Bits | None = None
+    """None where the call gave no output of the right form."""
+    wrong: Mismatch | None = None
+    misformed: str | None = None
+    raised: str | None = None
+    impure: str | None = None
+    """What was changed or shared that must not be."""
+
+
+def _repeated(times: int, count: int, vocab: int) -> Ids:
+    """Return ids in runs: each stands `times` times in a row."""
+    return np.repeat(make_ids("zipf", (-(-count // times),), vocab, "int64"), times)[:count]
+
+
+_IDS: dict[str, Callable[[int, int], Ids]] = {
+    **{f"runs{n}": functools.partial(_repeated, n) for n in (2, 3, 32)},
+    "alternating": lambda count, vocab: np.where(np.arange(count) % 2, vocab // 3, vocab // 2),
+    "last first": lambda count, vocab: (vocab - 1 - np.arange(count)) % vocab,
+}
+
+
+def ids_of(probe: Probe) -> Ids:
+    """Return a probe's ids, dense."""
+    if not isinstance(probe.ids, str):
+        return np.array(probe.ids, dtype=probe.id_dtype).reshape(probe.shape)
+    if probe.ids in _IDS:
+        count = int(np.prod(probe.shape, dtype=np.int64))
+        reachable = min(probe.vocab, int(np.iinfo(probe.id_dtype).max) + 1)
+        return _IDS[probe.ids](count, reachable).astype(probe.id_dtype).reshape(probe.shape)
+    return make_ids(probe.ids, probe.shape, probe.vocab, probe.id_dtype)
+
+
+def table_of(probe: Probe, ids: Ids) -> Bits:
+    """Return the bits of a probe's table, dense."""
+    fmt = FORMATS[probe.dtype]
+    if probe.table == "poisoned":
+        # NaN in every row that no id names: who multiplies by zeros, or reads too much, gets NaN.
+        table = make_table("gaussian", probe.vocab, probe.hidden, fmt, offset=probe.seed)
+        table[np.setdiff1d(np.arange(probe.vocab), ids)] = fmt.nan
+        return table
+    if probe.table == "zeros":
+        table = make_table("sparse", probe.vocab, probe.hidden, fmt)
+        table[1::2] = fmt.sign
+        return table
+    # A seeded table's rows begin elsewhere; `patterns` and `tagged` ones then count from another number.
+    return make_table(probe.table, probe.vocab, probe.hidden, fmt, offset=probe.seed, touched=ids)
+
+
+def _strided(ids: Ids) -> Ids:
+    return np.repeat(ids.reshape(-1), 2)[::2].reshape(ids.shape) if ids.ndim != 1 else np.repeat(ids, 2)[::2]
+
+
+def _transposed(ids: Ids) -> Ids:
+    return np.ascontiguousarray(ids.T).T
+
+
+def _offset(ids: Ids) -> Ids:
+    return np.concatenate([ids.reshape(-1)[:1], ids.reshape(-1)])[1:].reshape(ids.shape)
+
+
+def _read_only(ids: Ids) -> Ids:
+    frozen = ids.copy()
+    frozen.setflags(write=False)
+    return frozen
+
+
+ID_LAYOUTS: dict[str, Callable[[Ids], Ids]] = {
+    "dense": lambda ids: ids.copy(),
+    "strided": _strided,
+    "transposed": _transposed,
+    "offset by one": _offset,
+    "read-only": _read_only,
+}
+"""The same ids in other memory: each takes dense ids and returns an array of new memory."""
+
+
+class Prober:
+    """Runs probes on a candidate, and looks after what must not change."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate, self.framework, self.device = candidate, candidate.framework, candidate.device
+        self._tables: dict[Probe, tuple[Bits, Any]] = {}
+
+    def run(self, probe: Probe) -> Observation:
+        """Make the call that a probe stands for."""
+        ids = ids_of(probe)
+        with self.framework.precision(probe.dtype):
+            table, laid = self._table(probe, ids)
+            if probe.layout != "dense":
+                laid = self.framework.put(TABLE_LAYOUTS[probe.layout](table), probe.dtype, self.device)
+            given = self.framework.put(ID_LAYOUTS[probe.id_layout](ids), None, self.device)
+            return self.observe(probe, (given, ids), (laid, table))
+
+    def observe(self, probe: Probe, ids: tuple[Any, Ids], table: tuple[Any, Bits]) -> Observation:
+        """Call the candidate and look at what it returns; `ids` and `table` are what it is given and plain copies."""
+        seen = Observation(probe=probe, expected=answer_of(probe, ids[1], table[1]))
+        try:
+            out = self.call(probe)(ids[0], table[0])
+        except (Exception, SystemExit) as error:
+            seen.raised = described(error)
+            return seen
+        self.read(seen, out)
+        if seen.misformed is None:
+            seen.impure = self._impurity(out, ids, table)
+        return seen
+
+    def call(self, probe: Probe) -> Callable[[Any, Any], Any]:
+        """Return the candidate's verb in the probe's mode."""
+        verb = self.candidate.verbs[probe.verb]
+        return verb if probe.mode == "plain" else self.framework.modes()[probe.mode](verb)
+
+    def read(self, seen: Observation, out: Any) -> None:
+        """Note an output's bits, and what is wrong with its form or its bits."""
+        fmt = FORMATS[contract.result_dtype(seen.probe.verb, seen.probe.dtype)]
+        try:
+            seen.got = formed(self.framework, out, (seen.expected.shape, fmt.name, self.device))
+            seen.wrong = mismatch(seen.got, seen.expected, fmt)
+        except MisformedError as error:
+            seen.misformed = str(error)
+
+    def _impurity(self, out: Any, ids: tuple[Any, Ids], table: tuple[Any, Bits]) -> str | None:
+        if not np.array_equal(self.framework.numpy_of(ids[0]), ids[1]):
+            return "token_ids: got other values after the call, expected the same"
+        if table[1].nbytes <= _COMPARED_BYTES and not np.array_equal(self.framework.bits_of(table[0]), table[1]):
+            self._tables.clear()
+            return "weight: got other bits after the call, expected the same"
+        first, last = self.framework.memory_of(out)
+        for name, (other, _) in (("token_ids", ids), ("weight", table)):
+            start, stop = self.framework.memory_of(other)
+            if max(first, start) < min(last, stop):
+                return f"out: got memory of {name}, expected its own"
+        return None
+
+    def _table(self, probe: Probe, ids: Ids) -> tuple[Bits, Any]:
+        """Return a probe's table as bits and as the candidate gets it: in memory of its own."""
+        key = Probe(
+            dtype=probe.dtype,
+            vocab=probe.vocab,
+            hidden=probe.hidden,
+            table=probe.table,
+            seed=probe.seed,
+            ids="",
+            shape=(),
+        )
+        if key in self._tables:
+            return self._tables[key]
+        table = table_of(probe, ids)
+        copy = table if probe.table == "sparse" else table.copy()
+        entry = table, self.framework.put(copy, probe.dtype, self.device)
+        if probe.table not in ("poisoned", "sparse") and table.nbytes <= _CACHED_BYTES:
+            if len(self._tables) >= _CACHED:
+                self._tables.clear()
+            self._tables[key] = entry
+        return entry
+
+    def rewritten(self) -> Probe | None:
+        """Return a table that a candidate has written into, of those too large to compare after every call."""
+        for key, (table, laid) in self._tables.items():
+            with self.framework.precision(key.dtype):
+                if not np.array_equal(self.framework.bits_of(laid), table):
+                    return key
+        return None
+
+
+def answer_of(probe: Probe, ids: Ids, table: Bits) -> Bits:
+    """Return the exact bits that a probe must give."""
+    rows = exact.gather(ids, table)
+    return rows if probe.verb == "forward" else exact.widen(rows, FORMATS[probe.dtype])
