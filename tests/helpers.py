@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -57,6 +59,13 @@ def raises(error: type[Exception], message: str) -> Iterator[None]:
     with pytest.raises(error) as caught:
         yield
     assert (type(caught.value), str(caught.value)) == (error, message)
+
+
+def forget_modules(folder: Path) -> None:
+    """Forget the modules that were imported from a test's own folder."""
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(folder):
+            del sys.modules[name]
 
 
 def random_bits(shape: tuple[int, ...], fmt: FloatFormat, *, seed: int = 0) -> Bits:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Protocol, cast
@@ -14,10 +13,9 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from xref import errors
+from xref.registry import FRAMEWORKS, installed
 
 __all__ = ["FRAMEWORKS", "Framework", "check_installed", "devices", "installed", "load"]
-
-FRAMEWORKS = ("torch", "jax")
 
 Call = Callable[[Any, Any], Any]
 
@@ -50,11 +48,6 @@ class Framework(Protocol):
     def dtype_of(self, name: str) -> Any: ...
     def accumulator(self, vocab_size: int, hidden: int, device: str, *, padding_idx: int | None = None) -> Any: ...
     def settings(self) -> dict[str, str]: ...
-
-
-def installed(name: str) -> bool:
-    """Return whether the framework is installed, without importing it."""
-    return importlib.util.find_spec(name) is not None
 
 
 def check_installed(name: str, call: str) -> None:
