@@ -13,6 +13,7 @@ from xref.judge import conduct
 from xref.judge.candidate import Candidate, candidate_of
 from xref.judge.checks import CHECKS, Check, Findings, check_ids
 from xref.judge.exam import ACCURACY, Exam
+from xref.judge.explained import explained
 from xref.judge.exam_gradient import GradientExam
 from xref.judge.isolate import CrashedError, limited
 from xref.judge.judged import Judged, JudgeReport
@@ -100,6 +101,9 @@ def judge(
             broken[part] = str(error)
     _lacking(candidate, findings)
     judged = [_judged(check, findings[check.id], required, expected) for check in CHECKS]
+    for verdict in judged:
+        if verdict.outcome in (Outcome.FAIL, Outcome.XFAIL):
+            explained(verdict, findings[verdict.check], exam.prober)
     return JudgeReport(
         xref=__version__,
         operator=contract.OPERATOR,

@@ -1,0 +1,118 @@
+"""The smallest call that still fails: fewest tokens, then the plainest memory, then the smallest H and V."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+
+from xref.judge.probes import Observation, Probe, Prober, ids_of
+
+__all__ = ["bad", "smallest"]
+
+_RUNS = 120  # calls that shrinking may take
+_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1000)
+
+
+def bad(seen: Observation) -> bool:
+    """Return whether an observation is of a failure."""
+    return any(each is not None for each in (seen.raised, seen.misformed, seen.impure, seen.wrong))
+
+
+def smallest(probe: Probe, prober: Prober) -> Observation | None:
+    """Return what a smaller probe shows that fails in the same way, or None where the probe alone does not fail."""
+    seen = prober.run(probe)
+    if not bad(seen):
+        return None
+    kind = _kind(seen)
+    left = [_RUNS]
+
+    def fails(smaller: Probe) -> bool:
+        nonlocal seen
+        if left[0] <= 0:
+            return False
+        left[0] -= 1
+        tried = prober.run(smaller)
+        if not bad(tried) or _kind(tried) != kind:
+            return False
+        seen = tried
+        return True
+
+    for step in (_plainer, _fewer_tokens, _narrower, _fewer_rows, _fewer_tokens):
+        step(lambda: seen.probe, fails)
+    return seen
+
+
+def _kind(seen: Observation) -> str:
+    if seen.raised is not None:
+        return f"raised {seen.raised.partition(':')[0]}"
+    if seen.misformed is not None:
+        return "misformed"
+    return "wrong" if seen.wrong is not None else f"impure {str(seen.impure).partition(':')[0]}"
+
+
+Now = Callable[[], Probe]
+Fails = Callable[[Probe], bool]
+
+
+def _plainer(now: Now, fails: Fails) -> None:
+    ids = ids_of(now())
+    if now().table != "poisoned":
+        fails(msgspec.structs.replace(now(), ids=tuple(ids.reshape(-1).tolist())))
+    for field, value in (
+        ("layout", "dense"),
+        ("id_layout", "dense"),
+        ("mode", "plain"),
+        ("seed", 0),
+        ("id_dtype", "int64"),
+    ):
+        if getattr(now(), field) != value and not (field == "id_dtype" and now().id_dtype == "int32"):
+            fails(msgspec.structs.replace(now(), **{field: value}))
+    if len(now().shape) > 1 and not isinstance(now().ids, str):
+        fails(msgspec.structs.replace(now(), shape=(len(now().ids),)))
+
+
+def _fewer_tokens(now: Now, fails: Fails) -> None:
+    """Take away half of the tokens, a quarter, and so on down to single ones, for as long as it still fails."""
+    while len(now().shape) == 1 and len(ids := now().ids) > 1 and not isinstance(ids, str):
+        if not any(fails(_with_ids(now(), kept)) for kept in _shares(ids)):
+            return
+
+
+def _shares(ids: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    parts = 2
+    while parts <= min(len(ids), 16):
+        edges = np.linspace(0, len(ids), parts + 1).astype(int).tolist()
+        spans = list(itertools.pairwise(edges))
+        yield from (ids[start:stop] for start, stop in spans)
+        if parts > 2:
+            yield from (ids[:start] + ids[stop:] for start, stop in spans)
+        parts *= 2
+
+
+def _with_ids(probe: Probe, ids: tuple[int, ...]) -> Probe:
+    return msgspec.structs.replace(probe, ids=ids, shape=(len(ids),))
+
+
+def _narrower(now: Now, fails: Fails) -> None:
+    for hidden in _SIZES:
+        if hidden >= now().hidden or fails(msgspec.structs.replace(now(), hidden=hidden)):
+            return
+
+
+def _fewer_rows(now: Now, fails: Fails) -> None:
+    probe = now()
+    if isinstance(probe.ids, str) or not probe.ids or probe.table == "sparse":
+        return
+    ranks = tuple(np.unique(probe.ids, return_inverse=True)[1].tolist())
+    if ranks != probe.ids and fails(_with_vocab(probe, ranks, max(ranks) + 1)):
+        return
+    for vocab in (max(probe.ids) + 1, *(size for size in _SIZES if size > max(probe.ids))):
+        if vocab >= probe.vocab or fails(_with_vocab(probe, tuple(probe.ids), vocab)):
+            return
+
+
+def _with_vocab(probe: Probe, ids: tuple[int, ...], vocab: int) -> Probe:
+    return msgspec.structs.replace(probe, ids=ids, vocab=vocab)
