@@ -76,7 +76,7 @@ def verify(
                 ids_file=ids,
                 progress=progress,
             )
-        try:  # the file first, for the terminal may be gone; and what was seen is shown although the file is not written
+        try:  # the file first, as the terminal may be gone; and if there is no file, the terminal all the same
             if json is not None:
                 reports.write_json(report, json)
         finally:
