@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -52,13 +53,16 @@ def names_in(folder):
 
 def process(code, *args, **how):
     """Start the command in a Python of its own, `code` first."""
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", f"{code}\n{MAIN}", *map(str, args)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **how,
-    )
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **how}
+    return subprocess.Popen([sys.executable, "-W", "error", "-c", f"{code}\n{MAIN}", *map(str, args)], **how)
+
+
+def into_a_full_disk(code, *args):
+    """Return exit code and stderr of a command whose output cannot be written."""
+    with Path("/dev/full").open("wb") as full:
+        running = process(code, *args, stdout=full)
+        _, stderr = running.communicate(timeout=120)
+    return running.returncode, stderr
 
 
 def finished(code, *args):
@@ -454,6 +458,39 @@ def test_a_machine_with_one_framework_gets_the_digest_of_one_with_both(name):
     )
     assert (code, stderr) == (0, "")
     assert stdout.endswith(f" No second framework confirmed it in this run.\nDigest of all outputs: {FEW_DIGEST}\n")
+
+
+FULL = "xref: stdout: got No space left on device, expected an open file or pipe [xref]\n"
+NOTHING_FAILS = """
+from xref.judge import verify
+verify._compare = verify._refuse = verify._compare_gradient = lambda *args: set()
+verify._subjects = lambda *args: []
+"""
+
+
+@pytest.mark.parametrize("command", ["--version", "--help", "doctor"])
+def test_output_that_cannot_be_written_is_one_line_and_no_failed_clause(command):
+    assert into_a_full_disk("", command) == (2, FULL)
+
+
+def test_a_report_is_written_although_the_terminal_is_gone(tmp_path):
+    assert into_a_full_disk(NOTHING_FAILS, "verify", *SMALL, "--json", tmp_path / "out.json") == (2, FULL)
+    assert names_in(tmp_path) == ["out.json"]
+
+
+def test_a_report_may_have_the_longest_name_there_is(tmp_path):
+    path = tmp_path / f"{'x' * 250}.json"
+    report.check_writable(path)
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "loop"])
+def test_a_name_that_no_file_can_have_is_refused_before_the_run(tmp_path, name):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(errors.UsageError) as refused:
+        report.check_writable(tmp_path / name)
+    expected = f"--json: got {tmp_path / name}, expected a file in a folder that can be written [verify]"
+    assert str(refused.value) == expected
 
 
 def test_ctrl_c_in_the_middle_of_a_run_leaves_no_file(tmp_path):

@@ -275,3 +275,53 @@ def test_overlapping_view_past_2_to_the_31_elements_costs_nothing(verb):
     assert_same_bits(got, answer(verb, ids, rows[:40000], "bfloat16"))
     output = got.nbytes
     assert framework.peak_extra_bytes(getattr(framework.golden, verb), *given) < 1.2 * output
+
+
+def native_gradients(ids, cotangent, dtype, vocab):
+    """Return each framework's own gradient of its own gather, as bits, by the framework's name."""
+    ways = {"torch": lambda i, w: F.embedding(i, w), "jax": lambda i, w: jnp.take(w, i, axis=0)}
+    got = {}
+    for name, call in ways.items():
+        framework = load(name)
+        table = framework.put(np.zeros((vocab, cotangent.shape[1]), cotangent.dtype), dtype, "cpu")
+        given = framework.put(ids, None, "cpu"), table, framework.put(cotangent, dtype, "cpu")
+        got[name] = framework.bits_of(framework.gradient(call, *given))
+    return got
+
+
+def assert_exact_gradients(ids, cotangent, dtype, vocab):
+    expected = np.zeros((vocab, cotangent.shape[1]), cotangent.dtype)
+    for row, elements in exact.grad_rows(ids, cotangent, FORMATS[dtype], FORMATS[dtype]).items():
+        expected[row] = elements
+    for name in ("torch", "jax"):
+        framework = load(name)
+        given = framework.put(ids, None, "cpu"), framework.put(cotangent, dtype, "cpu")
+        assert_same_bits(framework.bits_of(framework.golden.grad_weight(*given, vocab)), expected)
+    return expected
+
+
+@pytest.mark.torch
+@pytest.mark.jax
+@pytest.mark.parametrize(("dtype", "stop"), [("bfloat16", 2**8), ("float16", 2**11), ("float32", 2**24)])
+def test_both_frameworks_stop_counting_at_the_same_number(dtype, stop):
+    ids, cotangent = np.zeros(9, np.int32), values([[stop]] + [[1]] * 8, dtype)
+    native = native_gradients(ids, cotangent, dtype, 1)
+    for name, got in native.items():
+        fact(f"{name} {dtype}: {stop} and eight times 1 is {stop}", lambda got=got: got == values(stop, dtype))
+    assert assert_exact_gradients(ids, cotangent, dtype, 1) == values(stop + 8, dtype)
+
+
+@pytest.mark.torch
+@pytest.mark.jax
+def test_both_frameworks_agree_in_every_bit_on_sums_that_are_not_exact():
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 50, 4096)
+    cotangent = values(rng.standard_normal((4096, 8)), "float32")
+    order = rng.permutation(4096)
+    native = native_gradients(ids, cotangent, "float32", 50)
+    other = native_gradients(ids[order], cotangent[order], "float32", 50)
+    expected = assert_exact_gradients(ids, cotangent, "float32", 50)
+    fact("the frameworks' own gradients are the same in every bit", lambda: (native["torch"] == native["jax"]).all())
+    for name in ("torch", "jax"):
+        fact(f"{name}: most elements are no rounded sums", lambda name=name: (native[name] != expected).mean() > 0.5)
+        fact(f"{name}: most depend on order", lambda name=name: (native[name] != other[name]).mean() > 0.5)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -38,7 +40,7 @@ TableDtype = enum.StrEnum("TableDtype", {name: name for name in FORMATS})  # typ
 
 def _console(*, stderr: bool = False) -> Console:
     console = Console(stderr=stderr)
-    if not console.is_terminal:
+    if not sys.stdout.isatty() or console.width < 1:
         console.width = 120  # a pipe has no width of its own, and a table cut to 80 columns would lose some
     return console
 
@@ -74,9 +76,11 @@ def verify(
                 ids_file=ids,
                 progress=progress,
             )
-        reports.show(report, _console())
-        if json is not None:
-            reports.write_json(report, json)
+        try:  # the file first, as the terminal may be gone; and if there is no file, the terminal all the same
+            if json is not None:
+                reports.write_json(report, json)
+        finally:
+            reports.show(report, _console())
     except errors.NothingComparedError as error:
         raise _stopped(error, 3) from error
     except errors.XrefError as error:
@@ -116,5 +120,13 @@ def _root(*, version: Annotated[bool, typer.Option("--version", help="Show the v
 
 
 def main() -> None:
-    """Run the command line."""
-    app(prog_name="xref")
+    """Run the command line; where its output cannot be written, that is the environment's fault: exit 2."""
+    try:
+        app(prog_name="xref")
+        sys.stdout.flush()
+    except OSError as error:
+        # Whatever is still in the buffer goes nowhere: Python would complain of it once more at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"xref: {errors.message('stdout', error.strerror, 'an open file or pipe', 'xref')}\n")
+        sys.exit(2)

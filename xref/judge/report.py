@@ -49,15 +49,32 @@ def show(report: Report, console: Console) -> None:
 
 
 def check_writable(path: Path, *, inputs: Sequence[Path] = ()) -> None:
-    """Raise `UsageError` unless a file can be made at `path`: better before a run than after it."""
-    if any(path.resolve() == given.resolve() for given in inputs):
-        raise errors.UsageError(errors.message("--json", f"{path}, an input of this run", "another file", "verify"))
-    if path.is_dir():
-        raise errors.UsageError(errors.message("--json", f"{path}, a folder", "a file", "verify"))
-    if path.exists() and not path.is_file():  # such as /dev/null, which a file must not replace
-        raise errors.UsageError(errors.message("--json", f"{path}, a device or pipe", "a file", "verify"))
-    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-        raise errors.UsageError(errors.message("--json", path, "a file in a folder that can be written", "verify"))
+    """Raise `UsageError` unless a file can be made at `path`: better before a run than after it.
+
+    Tried by making the file that is later put in its place, and taking it away again.
+    """
+    try:
+        target = path.resolve()
+        if any(target == given.resolve() for given in inputs):
+            raise _refused(f"{path}, an input of this run", "another file")
+        if path.is_dir():
+            raise _refused(f"{path}, a folder", "a file")
+        if path.exists() and not path.is_file():  # such as /dev/null, which a file must not replace
+            raise _refused(f"{path}, a device or pipe", "a file")
+        part = _part(target)
+        part.touch()
+        part.unlink()
+    except (OSError, RuntimeError) as error:  # a loop of links is a RuntimeError
+        raise _refused(path, "a file in a folder that can be written") from error
+
+
+def _refused(got: object, expected: str) -> errors.UsageError:
+    return errors.UsageError(errors.message("--json", got, expected, "verify"))
+
+
+def _part(path: Path) -> Path:
+    """Return what a file is called until it is whole: beside it, and never a longer name than it may have."""
+    return path.with_name(f".{os.getpid()}.part")
 
 
 def write_json(report: Report, path: Path) -> None:
@@ -67,12 +84,11 @@ def write_json(report: Report, path: Path) -> None:
         UsageError: the file cannot be written, such as on a full disk.
     """
     path = path.resolve()
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part = _part(path)
     try:
         part.write_text(report.to_json() + "\n", encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        got = f"{path}, which cannot be written ({error.strerror})"
-        raise errors.UsageError(errors.message("--json", got, "a file", "verify")) from error
+        raise _refused(f"{path}, which cannot be written ({error.strerror})", "a file") from error
     finally:
         part.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ the contract hold on every device that torch has.
     hidden = golden.forward(token_ids, weight)
 
 It works eagerly, under `torch.func.vmap`, `torch.func.grad` and `torch.compile`. The ids are checked in all of them
-(`torch.compile` breaks its graph there, so `fullgraph=True` needs `validate=False`).
+(`torch.compile` breaks its graph there, so `fullgraph=True` needs `validate=False` and no gradient).
 
 Not promised: forward-mode differentiation, second derivatives, sparse or quantised tables, speed beyond the framework's
 own gather.

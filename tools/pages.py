@@ -1,6 +1,6 @@
-"""Fill the generated parts of README.md: the output of `xref verify` and the table of clauses.
+"""Fill the generated parts of the pages: the output of `xref verify` and the table of clauses.
 
-python tools/readme.py
+python tools/pages.py
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from xref.contracts import embedding as contract
 from xref.judge import report
 from xref.judge.verify import verify
 
-README = pathlib.Path(__file__).parent.parent / "README.md"
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = ("README.md", "docs/contracts/embedding.md")
 _VERIFY = re.compile(r"(<!-- verify-output -->\n```text\n).*?(\n```)", re.DOTALL)
 _CLAUSES = re.compile(r"(<!-- clauses -->\n).*?(\n\n)", re.DOTALL)
 
@@ -33,11 +34,17 @@ def clause_table() -> str:
     return "\n".join(["| clause | what must hold |", "|---|---|", *rows])
 
 
+def read(page: str) -> str:
+    """Return a page's text."""
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
 def filled(text: str) -> str:
-    """Return README's text with its generated parts made anew."""
+    """Return a page's text with its generated parts made anew."""
     text = _VERIFY.sub(lambda found: found[1] + verify_output() + found[2], text)
     return _CLAUSES.sub(lambda found: found[1] + clause_table() + found[2], text)
 
 
 if __name__ == "__main__":
-    README.write_text(filled(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        (ROOT / page).write_text(filled(read(page)), encoding="utf-8")
