@@ -86,6 +86,8 @@ class Finding:
     hints: tuple[str, ...] = ()
     """Faults that the kind of failure itself speaks for."""
     evidence: dict[str, Any] = dataclasses.field(default_factory=dict)
+    rerun: str = ""
+    """A record of the call, where it has no probe."""
 
 
 @dataclasses.dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from xref.judge.checks import Finding, Findings
 from xref.judge.isolate import CrashedError, limited, run_in_child
 from xref.spec import Tier
 
-__all__ = ["OUT_OF_RANGE", "examine_memory", "examine_refusals"]
+__all__ = ["OUT_OF_RANGE", "examine_memory", "examine_refusals", "refused_again"]
 
 OUT_OF_RANGE = ("raise", "poison", "unchecked")
 """What a candidate may promise of ids out of range."""
@@ -91,7 +92,7 @@ def _refused(candidate: Candidate, tasks: list[tuple[str, str, _Bad]], findings:
             findings.passed(max(task[2].ids.size, 1))
         else:
             message, call, hints = result
-            finding = Finding(message, call, hints=hints, evidence={"verb": task[0], "dtype": task[1], "bad": task[2]})
+            finding = Finding(message, call, hints=hints, rerun=_record(task))
             findings.fail(finding, max(task[2].ids.size, 1))
 
     if not forks:
@@ -115,6 +116,23 @@ def _refused(candidate: Candidate, tasks: list[tuple[str, str, _Bad]], findings:
             hints = ("endless-loop",) if "within" in died else ("crash", "bad-ids-unchecked")
             note((f"process: got {died}, expected an error", _name(candidate, verb, dtype, bad), hints), tasks[done])
             done, crashes = done + 1, crashes + 1
+
+
+def _record(task: tuple[str, str, _Bad]) -> str:
+    verb, dtype, bad = task
+    return json.dumps({"bad": bad.name, "verb": verb, "dtype": dtype, "vocab": bad.vocab})
+
+
+def refused_again(candidate: Candidate, record: dict[str, Any], findings: Findings, out_of_range: str) -> None:
+    """Hand a candidate the ids of one record again."""
+    tasks = [
+        (record["verb"], record["dtype"], bad)
+        for bad in _bad_ids(Tier.STANDARD)
+        if (bad.name, bad.vocab) == (record["bad"], record["vocab"])
+    ]
+    if not tasks or record["verb"] not in candidate.verbs or record["dtype"] not in FORMATS:
+        raise ValueError("no such ids, verb or dtype")
+    _refused(candidate, tasks[:1], findings, out_of_range)
 
 
 def _name(candidate: Candidate, verb: str, dtype: str, bad: _Bad) -> str:

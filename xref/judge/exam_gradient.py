@@ -7,8 +7,10 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from xref import errors
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
@@ -37,6 +39,7 @@ _VOCABULARIES = (1, 2, 3, 5, 8, 31, 32, 33, 64, 65, 100, 127, 129, 255, 256, 257
 _ID_FAMILIES = ("distinct", "zipf", "hot", "ends", "sorted", "reversed", "equal", "every")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "uint64")
 _REPEATS = 6
+_SIZES = (1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 64, 65, 129, 257, 513, 1025, 2049, 3073, 4097)
 
 Run = Callable[[Any, Any, int], Any]
 
@@ -184,6 +187,50 @@ class GradientExam:
         for id_dtype in _INTEGERS:
             yield case(vocab=100, hidden=8, shape=(65,)), "dense", id_dtype
 
+    def again(self, record: dict[str, Any]) -> None:
+        """Run one call again from its record."""
+        case = msgspec.convert(record["case"], GradientCase)
+        for route in self._routes():
+            if route.name != record["route"]:
+                continue
+            with self.framework.precision("float64" if "float64" in (route.source, route.result) else route.source):
+                if "condition" in record:
+                    _Invariance(self, route, case).run_all()
+                else:
+                    self._accuracy(route, case, record["layout"], record["id_dtype"])
+            return
+        names = ", ".join(route.name for route in self._routes())
+        raise errors.UsageError(errors.message("--only", record["route"], f"one of {names or 'no gradient'}", "judge"))
+
+    def smallest(self, finding: Finding) -> tuple[str, str]:
+        """Return the smallest case that still fails as the finding's does, in words and as a record."""
+        evidence = finding.evidence
+        route, case = evidence["route"], evidence["case"]
+        for field, sizes in (("shape", [(n,) for n in _SIZES]), ("hidden", _SIZES), ("vocab", _SIZES)):
+            for size in sizes:
+                if size >= getattr(case, field) or (field == "shape" and len(case.shape) != 1):
+                    break
+                smaller = msgspec.structs.replace(case, **{field: size})
+                if self._fails(finding, smaller):
+                    case = smaller
+                    break
+        record = {"route": route.name, "case": case, "layout": evidence["layout"], "id_dtype": evidence["id_dtype"]}
+        call = f"{self.candidate.name}, {route.name}, {case.id}"
+        return call, msgspec.json.encode(record).decode()
+
+    def _fails(self, finding: Finding, case: GradientCase) -> bool:
+        """Return whether another case fails by the same kind of message; nothing is recorded."""
+        probe = GradientExam(
+            self.candidate, self.tier, self.dtypes, {check: Findings() for check in self.findings}, self.accumulate
+        )
+        evidence = finding.evidence
+        with self.framework.precision("float64" if "float64" in (case.source, case.result) else case.source):
+            try:
+                probe._accuracy(evidence["route"], case, evidence["layout"], evidence["id_dtype"])
+            except Exception:  # a case that cannot be made is none that fails
+                return False
+        return any(found.failed for check, found in probe.findings.items() if check != "EMB-11/zero sign")
+
     def _accuracy(self, route: Route, case: GradientCase, layout: str, id_dtype: str) -> None:
         ids, cotangent = gradients.build(case)
         ids = ids.astype(id_dtype)
@@ -197,14 +244,15 @@ class GradientExam:
             f", cotangent {layout}" if layout != "dense" else ""
         )
         check = "EMB-11" if case.values in _SPECIALS else "EMB-8"
-        got = self._called(route, ids, cotangent, case, call, check)
+        evidence: dict[str, Any] = {"route": route, "case": case, "layout": layout, "id_dtype": id_dtype}
+        got = self._called(route, ids, cotangent, call, check, evidence)
         if got is None:
             return
         target = FORMATS[route.result]
         exact = exact_of(ids, np.ascontiguousarray(cotangent), FORMATS[route.source])
         accumulate = "float64" if route.result == "float64" else self.accumulate
         found = misses(got, exact, target, FORMATS[accumulate], flushes=self.flushes)
-        evidence = {"route": route, "case": case, "layout": layout, "exact": exact, "got": got, "id_dtype": id_dtype}
+        evidence = {**evidence, "exact": exact, "got": got}
         elements = exact.rows.size * case.hidden
         if found.sums.any() or found.specials.any():
             kind = "EMB-11" if found.specials.any() and not found.sums.any() else check
@@ -235,15 +283,18 @@ class GradientExam:
         )
 
     def _called(
-        self, route: Route, ids: Ids, cotangent: Bits, case: GradientCase, call: str, check: str
+        self, route: Route, ids: Ids, cotangent: Bits, call: str, check: str, evidence: dict[str, Any]
     ) -> Bits | None:
+        case = evidence["case"]
         given = self._put(ids.copy(), cotangent, route.source)
         try:
             out = route.run(*given, case.vocab)
             wanted = ((case.vocab, case.hidden), route.result, self.device)
             got = formed(self.framework, out, wanted).copy()
         except MisformedError as error:
-            self.findings[check].fail(Finding(f"gradient, {error}", call, hints=("wrong-dtype", "wrong-shape")))
+            self.findings[check].fail(
+                Finding(f"gradient, {error}", call, hints=_form_hints(str(error)), evidence=evidence)
+            )
             return None
         except (Exception, SystemExit) as error:
             hints = ("empty-or-scalar-ids-fail",) if ids.ndim == 0 or ids.size == 0 else ()
@@ -261,7 +312,9 @@ class GradientExam:
             if max(first, start) < min(last, stop):
                 problem = "gradient: got memory of the cotangent, expected its own"
         if problem is not None:
-            self.findings["EMB-5"].fail(Finding(problem, call, hints=("cotangent-rewritten", "output-aliases-input")))
+            hint = {"cotangent": "cotangent-rewritten", "token_ids": "ids-rewritten"}.get(problem.partition(":")[0])
+            finding = Finding(problem, call, hints=(hint or "output-aliases-input",), evidence=evidence)
+            self.findings["EMB-5"].fail(finding, got.size)
         else:
             self.findings["EMB-5"].passed(got.size)
         return got
@@ -279,6 +332,13 @@ class GradientExam:
                 source=route.source, result=route.result, values=values, vocab=vocab, hidden=hidden, shape=(tokens,)
             )
             _Invariance(self, route, case).run_all()
+
+
+def _form_hints(message: str) -> tuple[str, ...]:
+    got, _, expected = message.partition(", expected ")
+    return (
+        ("wrong-shape",) if got.rpartition("), ")[0][-20:] != expected.rpartition("), ")[0][-20:] else ("wrong-dtype",)
+    )
 
 
 class _Invariance:
@@ -339,12 +399,15 @@ class _Invariance:
     def _compare(self, name: str, base: Bits, run: Callable[[], Bits], hints: tuple[str, ...] = ()) -> None:
         findings = self.exam.findings[f"EMB-10/{name}"]
         call = f"{self.exam.candidate.name}, {self.route.name}, {self.case.id}, condition {name}"
+        record = {"route": self.route.name, "case": self.case, "condition": name}
+        rerun = msgspec.json.encode(record).decode()
         try:
             problem = mismatch(run(), base, self.format)
         except (Exception, SystemExit) as error:
-            findings.fail(Finding(f"gradient: got {described(error)}, expected a result", call, hints=hints))
+            message = f"gradient: got {described(error)}, expected a result"
+            findings.fail(Finding(message, call, hints=hints, rerun=rerun))
             return
         if problem is None:
             findings.passed(base.size)
         else:
-            findings.fail(Finding(f"gradient {problem}", call, hints=hints), base.size)
+            findings.fail(Finding(f"gradient {problem}", call, hints=hints, rerun=rerun), base.size)

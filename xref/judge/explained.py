@@ -2,55 +2,72 @@
 
 from __future__ import annotations
 
+import time
+
 from xref.judge.checks import Finding, Findings
 from xref.judge.diagnose import explain
 from xref.judge.diagnose_gradient import explain_gradient
+from xref.judge.exam_gradient import GradientExam
 from xref.judge.isolate import CrashedError, limited
 from xref.judge.judged import Judged
-from xref.judge.probes import Prober
+from xref.judge.probes import Probe, Prober
 from xref.judge.shrink import smallest
 
-__all__ = ["explained"]
+__all__ = ["Explainer"]
 
-_TRIED = 4  # findings of one check that are looked into
-_SECONDS = 20.0
+_TRIED = 3  # findings of one check that are looked into
+_SECONDS = 12.0  # for all checks of a candidate together, beside the first finding of each
 
 
-def explained(verdict: Judged, findings: Findings, prober: Prober) -> None:
-    """Add to a failed check's verdict its smallest failing call and what its bits are consistent with."""
-    scores: dict[str, tuple[float, str]] = {}
-    for finding in _chosen(findings.failures):
-        try:
-            with limited(_SECONDS):
-                faults = _faults(verdict, finding, prober)
-        except CrashedError:
-            continue
-        for place, (fault, what) in enumerate(faults):
-            score, said = scores.get(fault, (0.0, what))
-            scores[fault] = score + 1 / (1 + place), said
-    ranked = sorted(scores.items(), key=lambda item: -item[1][0])
-    verdict.explanations = [f"{fault}: {what}" for fault, (_, what) in ranked[:5]]
+class Explainer:
+    """Looks into failures, for as long as there is time; the same probe is looked into once."""
+
+    def __init__(self, prober: Prober, gradient: GradientExam) -> None:
+        self.prober, self.gradient = prober, gradient
+        self.deadline = time.monotonic() + _SECONDS
+        self._known: dict[Probe, tuple[str, str, list[tuple[str, str]]]] = {}
+
+    def explain(self, verdict: Judged, findings: Findings) -> None:
+        """Add to a failed check's verdict its smallest failing call and what its bits are consistent with."""
+        scores: dict[str, tuple[float, str]] = {}
+        for n, finding in enumerate(_chosen(findings.failures)):
+            if n and time.monotonic() > self.deadline:
+                break
+            try:
+                with limited(_SECONDS):
+                    call, rerun, faults = self._looked_into(finding)
+            except CrashedError:
+                continue
+            if not verdict.smallest:
+                verdict.smallest, verdict.rerun = call, rerun
+            for place, (fault, what) in enumerate(faults):
+                score, said = scores.get(fault, (0.0, what))
+                scores[fault] = score + 1 / (1 + place), said
+        ranked = sorted(scores.items(), key=lambda item: -item[1][0])
+        verdict.explanations = [f"{fault}: {what}" for fault, (_, what) in ranked[:5]]
+
+    def _looked_into(self, finding: Finding) -> tuple[str, str, list[tuple[str, str]]]:
+        """Return the smallest failing call, its record, and the faults that it is consistent with."""
+        if finding.probe is None:
+            call, rerun = (
+                self.gradient.smallest(finding) if "case" in finding.evidence else (finding.call, finding.rerun)
+            )
+            return call, rerun, explain_gradient(finding.evidence, finding.hints)
+        if finding.probe not in self._known:
+            self._known[finding.probe] = self._probed(finding, finding.probe)
+        call, rerun, faults = self._known[finding.probe]
+        return call, rerun, faults
+
+    def _probed(self, finding: Finding, probe: Probe) -> tuple[str, str, list[tuple[str, str]]]:
+        seen = smallest(probe, self.prober)
+        if seen is None:
+            hints = finding.hints or ("call-count-dependent", "stale-cache")
+            told = [(hint, "that is how the call fails") for hint in hints]
+            return f"{finding.call}; alone, without the calls before it, it does not fail", "", told
+        return f"{self.prober.candidate.name}.{seen.probe}", seen.probe.to_json(), explain(seen, finding.hints)
 
 
 def _chosen(failures: list[Finding]) -> list[Finding]:
-    """Return the first findings, and some from the middle: what fails first is not all that fails."""
+    """Return the first findings, and some from further on: what fails first is not all that fails."""
     step = max(len(failures) // _TRIED, 1)
     return failures[::step][:_TRIED]
-
-
-def _faults(verdict: Judged, finding: Finding, prober: Prober) -> list[tuple[str, str]]:
-    if finding.probe is None:
-        if not verdict.smallest:
-            verdict.smallest = finding.call
-        return explain_gradient(finding.evidence, finding.hints)
-    seen = smallest(finding.probe, prober)
-    if seen is None:
-        if not verdict.smallest:
-            verdict.smallest = f"{finding.call}; alone, without the calls before it, it does not fail"
-        return [
-            (hint, "that is how the call fails") for hint in finding.hints or ("call-count-dependent", "stale-cache")
-        ]
-    if not verdict.rerun:
-        verdict.smallest = f"{prober.candidate.name}.{seen.probe}"
-        verdict.rerun = seen.probe.to_json()
-    return explain(seen, finding.hints)

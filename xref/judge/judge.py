@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import msgspec
 
 from xref import __version__, errors
 from xref.bits import FORMATS
@@ -13,10 +16,11 @@ from xref.judge import conduct
 from xref.judge.candidate import Candidate, candidate_of
 from xref.judge.checks import CHECKS, Check, Findings, check_ids
 from xref.judge.exam import ACCURACY, Exam
-from xref.judge.explained import explained
+from xref.judge.explained import Explainer
 from xref.judge.exam_gradient import GradientExam
 from xref.judge.isolate import CrashedError, limited
 from xref.judge.judged import Judged, JudgeReport
+from xref.judge.probes import Probe
 from xref.judge.verdict import Outcome
 from xref.spec import Tier
 
@@ -39,8 +43,10 @@ def judge(
     out_of_range: str = "raise",
     require: tuple[str, ...] = (),
     expect_fail: Mapping[str, str] | None = None,
+    only: str | None = None,
     name: str | None = None,
     progress: Progress | None = None,
+    without: Mapping[str, str] | None = None,
 ) -> JudgeReport:
     """Judge a kernel by every clause of the contract and every condition of clause EMB-7 and EMB-10.
 
@@ -57,8 +63,10 @@ def judge(
             `unchecked`, which is a visible skip.
         require: checks, or clauses, that are only graded otherwise, or skipped where the candidate lacks them.
         expect_fail: reasons by check or clause: what is known to fail. If it passes, that fails the candidate.
+        only: the record of one call, as a failed check's `rerun` has it: nothing else is run.
         name: what the report calls it.
         progress: called with what is about to run, how many parts are done, and how many there are.
+        without: parts of the examination that are left out, and why: each counts as a failure of its checks.
 
     Returns:
         The report; `report.ok` says whether everything required passed.
@@ -77,9 +85,8 @@ def judge(
     expected = {
         check: reason for given, reason in (expect_fail or {}).items() for check in _selected("--expect-fail", (given,))
     }
-    candidate = candidate_of(
-        target, framework=framework, device=_one_of("--device", device, ("cpu", "cuda", "tpu")), name=name
-    )
+    device = _one_of("--device", device, ("cpu", "cuda", "tpu"))
+    candidate = candidate_of(target, framework=framework, device=device, name=name)
     findings = {check.id: Findings() for check in CHECKS}
     exam = Exam(candidate, chosen, dtypes, findings)
     gradient = GradientExam(candidate, chosen, dtypes, findings, accumulate)
@@ -90,8 +97,12 @@ def judge(
         "memory": lambda: conduct.examine_memory(candidate, dtypes, findings["EMB-12"]),
         "bad ids": lambda: conduct.examine_refusals(candidate, chosen, dtypes, findings, out_of_range),
     }
-    broken: dict[str, str] = {}
+    if only is not None:
+        parts = {"one call": functools.partial(_again, only, exam, gradient, out_of_range)}
+    broken = dict(without or {})
     for done, (part, run) in enumerate(parts.items()):
+        if part in broken:
+            continue
         if progress is not None:
             progress(part, done, len(parts))
         try:
@@ -99,11 +110,12 @@ def judge(
                 run()
         except CrashedError as error:
             broken[part] = str(error)
-    _lacking(candidate, findings)
+    _lacking(candidate, findings, "only one call was run" if only is not None else None)
     judged = [_judged(check, findings[check.id], required, expected) for check in CHECKS]
+    explainer = Explainer(exam.prober, gradient)
     for verdict in judged:
-        if verdict.outcome in (Outcome.FAIL, Outcome.XFAIL):
-            explained(verdict, findings[verdict.check], exam.prober)
+        if verdict.outcome in (Outcome.FAIL, Outcome.XFAIL) and "explain" not in broken:
+            explainer.explain(verdict, findings[verdict.check])
     return JudgeReport(
         xref=__version__,
         operator=contract.OPERATOR,
@@ -141,8 +153,27 @@ def _selected(where: str, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _lacking(candidate: Candidate, findings: dict[str, Findings]) -> None:
+def _again(only: str, exam: Exam, gradient: GradientExam, out_of_range: str) -> None:
+    """Make one call again, from its record."""
+    try:
+        record = msgspec.json.decode(only, type=dict[str, Any])
+        if "case" in record:
+            gradient.again(record)
+        elif "bad" in record:
+            conduct.refused_again(exam.candidate, record, exam.findings["EMB-4"], out_of_range)
+        else:
+            exam.note(exam.prober.run(msgspec.convert(record, Probe)))
+    except (msgspec.MsgspecError, KeyError, ValueError) as error:
+        expected = "the record of a call, as a report has it"
+        raise errors.UsageError(errors.message("--only", f"{only!r} ({error})", expected, _CALL)) from error
+
+
+def _lacking(candidate: Candidate, findings: dict[str, Findings], why_none: str | None) -> None:
     """Note why a check was not run at all."""
+    if why_none is not None:
+        for found in findings.values():
+            found.skipped.append(why_none)
+        return
     for verb, check in ACCURACY.items():
         if verb not in candidate.verbs:
             findings[check].skipped.append(f"the candidate has no {verb}")

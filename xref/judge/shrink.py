@@ -12,7 +12,7 @@ from xref.judge.probes import Observation, Probe, Prober, ids_of
 
 __all__ = ["bad", "smallest"]
 
-_RUNS = 120  # calls that shrinking may take
+_RUNS = 80  # calls that shrinking may take
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1000)
 
 
