@@ -9,7 +9,7 @@ import enum
 
 import msgspec
 
-__all__ = ["Case", "Clause", "Tier"]
+__all__ = ["Case", "Clause", "Fault", "Tier"]
 
 
 class Tier(enum.StrEnum):
@@ -32,6 +32,19 @@ class Clause(msgspec.Struct, frozen=True):
     title: str
     statement: str
     """What must hold, in one or two sentences."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One way in which kernels of an operator have been wrong, such as `negative-ids-wrap`."""
+
+    name: str
+    """Unique in its catalogue, in kebab-case."""
+    looks: str
+    """What the wrong output looks like, in one sentence."""
+    does: str
+    """What it does to users, in one sentence."""
+    report: str = ""
+    """A public report of it, such as `pytorch/pytorch#151918`; empty where none is known."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
