@@ -375,7 +375,7 @@ def jax_checked(token_ids, vocab_size):
     if not jnp.issubdtype(token_ids.dtype, jnp.integer):
         raise TypeError(f"token_ids: got {token_ids.dtype}")
     if isinstance(token_ids, jax.core.Tracer):
-        return token_ids.astype(jnp.int32)
+        return token_ids.astype(jnp.int64 if token_ids.dtype.itemsize == 8 else jnp.int32)
     ids = np.asarray(token_ids)
     if ((ids < 0) | (ids >= vocab_size)).any():
         raise IndexError(f"token_ids: got an id outside [0, {vocab_size})")
@@ -415,6 +415,15 @@ def jax_summed(ids, cotangent, vocab_size, dtype):
     return jax_rounded(jax.ops.segment_sum(jax_values(ids, cotangent), ids.reshape(-1), vocab_size), dtype)
 
 
+def poisoned(ids, rows, vocab_size):
+    """The rows, but NaN where an id that was traced, and could not be refused, names none."""
+    elements = jax_ints(rows)
+    # All ones by arithmetic: a choice by a truth value XLA would make in floats, which changes the bits of good rows.
+    mask = ((ids | (max(vocab_size, 1) - 1 - ids)) >> (8 * ids.dtype.itemsize - 1))[..., None].astype(elements.dtype)
+    nan = elements.dtype.type(FORMATS[rows.dtype.name].nan)
+    return lax.bitcast_convert_type((elements & ~mask) | (mask & nan), rows.dtype)
+
+
 def jax_differentiable(gather, token_ids, weight, gradient=jax_summed):
     """A gather of checked ids with a gradient, jitted."""
     return _jitted(gather, gradient)(jax_checked(token_ids, weight.shape[0]), weight)
@@ -422,10 +431,12 @@ def jax_differentiable(gather, token_ids, weight, gradient=jax_summed):
 
 @functools.cache
 def _jitted(gather, gradient):
-    kernel = jax.custom_vjp(gather)
+    @jax.custom_vjp
+    def kernel(ids, weight):
+        return poisoned(ids, gather(ids, weight), weight.shape[0])
 
     def forward(ids, weight):
-        return gather(ids, weight), (ids, jnp.empty((weight.shape[0], 0), weight.dtype))
+        return kernel(ids, weight), (ids, jnp.empty((weight.shape[0], 0), weight.dtype))
 
     def backward(kept, cotangent):
         ids, like = kept
@@ -593,7 +604,7 @@ class JaxClippedTake(JaxKernel):
 
 @functools.cache
 def _clipped_take():
-    return jax.jit(lambda weight, ids: jnp.take(weight, ids, axis=0, mode="clip"))
+    return jax.jit(lambda weight, ids: poisoned(ids, jnp.take(weight, ids, axis=0, mode="clip"), weight.shape[0]))
 
 
 @jax_right()
@@ -602,7 +613,7 @@ class JaxGatherOfLax(JaxKernel):
         ids = jax_checked(token_ids, weight.shape[0])
         axes = lax.GatherDimensionNumbers((ids.ndim,), collapsed_slice_dims=(0,), start_index_map=(0,))
         rows = lax.gather(jax_ints(weight), ids[..., None], axes, (1, weight.shape[1]), mode="clip")
-        return lax.bitcast_convert_type(rows, weight.dtype)
+        return poisoned(ids, lax.bitcast_convert_type(rows, weight.dtype), weight.shape[0])
 
 
 @jax_right()

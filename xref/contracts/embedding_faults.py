@@ -240,7 +240,6 @@ _INVARIANCE = (
         "neighbour-dependent",
         "The same token has other bits beside other tokens.",
         "What other users send changes what this one is answered.",
-        "pytorch/torchtitan#3468",
     ),
     Fault(
         "run-to-run",
