@@ -138,7 +138,7 @@ _BITS = (
     Fault(
         "rounded-through-float16",
         "Elements are those of the row rounded to float16; large ones are infinite.",
-        "bfloat16 weights past 65504 overflow and small ones lose bits.",
+        "Weights past 65504 overflow and small ones lose bits.",
     ),
     Fault(
         "rounded-through-float8",
@@ -240,7 +240,6 @@ _INVARIANCE = (
         "neighbour-dependent",
         "The same token has other bits beside other tokens.",
         "What other users send changes what this one is answered.",
-        "pytorch/torchtitan#3468",
     ),
     Fault(
         "run-to-run",

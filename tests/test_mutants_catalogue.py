@@ -1,0 +1,107 @@
+"""The catalogue of faults, the mutants that have them, and the right kernels: they fit together; the right are right.
+
+That the judge finds each mutant out, and passes each right kernel, is tested beside the judge.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from helpers import FRAMEWORKS, answer, assert_same_bits, load, special_rows
+from mutants.embedding_right import RIGHT_JAX, RIGHT_TORCH
+
+from xref import bits
+from xref.bits import FORMATS
+from xref.contracts import embedding as contract
+from xref.contracts import embedding_gradient as gradients
+from xref.contracts.embedding_faults import FAULTS
+from xref.contracts.inputs import make_ids, make_table
+
+RIGHT = {"torch": RIGHT_TORCH, "jax": RIGHT_JAX}
+
+
+def of_each(found):
+    """One parameter for each registered candidate, marked with its framework."""
+    marks = {param.values[0]: param.marks for param in FRAMEWORKS}
+    return [
+        pytest.param(kernel, id=f"{framework}-{name}", marks=marks[framework])
+        for framework in found
+        for name, kernel in found[framework].items()
+    ]
+
+
+def call(candidate, verb="forward"):
+    return getattr(candidate, verb, candidate if verb == "forward" else None)
+
+
+def right_gradient(framework, right, ids, cotangent, vocab, dtype):
+    """Return the bits of a kernel's gradient: its own, or its framework's of its forward."""
+    candidate = right.make()
+    ids, cotangent = framework.put(ids, None, "cpu"), framework.put(cotangent, dtype, "cpu")
+    if hasattr(candidate, "backward"):
+        return framework.bits_of(candidate.backward(ids, cotangent, vocab))
+    table = make_table("gaussian", vocab, cotangent.shape[-1], FORMATS[dtype])
+    return framework.bits_of(framework.gradient(call(candidate), ids, framework.put(table, dtype, "cpu"), cotangent))
+
+
+# Faults
+
+
+def test_faults_have_names_of_their_own_in_kebab_case():
+    names = [fault.name for fault in FAULTS]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) for name in names)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_says_in_a_sentence_each_how_it_looks_and_what_it_does(fault):
+    for sentence in (fault.looks, fault.does):
+        assert re.fullmatch(r"[A-Z0-9-][^.]*(\.\d[^.]*)*\.", sentence)
+    assert re.fullmatch(r"([\w.-]+/[\w.-]+#\d+)?", fault.report)
+
+
+# Right kernels
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("right", of_each(RIGHT))
+def test_a_right_kernel_gives_the_exact_bits(right, dtype):
+    framework, fmt = load(right.framework), FORMATS[dtype]
+    table = make_table("patterns", 211, 33, fmt)
+    table[:8] = np.resize(special_rows(fmt, 33), (8, 33))
+    with framework.precision(dtype):
+        for shape, id_dtype in (((9, 29), "int64"), ((), "uint8"), ((2, 0), "int16")):
+            ids = make_ids("covering" if shape == (9, 29) else "zipf", shape, 211, id_dtype)
+            for verb in contract.verbs_of(dtype):
+                if run := call(right.make(), verb):
+                    out = run(framework.put(ids, None, "cpu"), framework.put(table, dtype, "cpu"))
+                    assert_same_bits(framework.bits_of(out), answer(verb, ids, table, dtype))
+
+
+@pytest.mark.parametrize("right", of_each(RIGHT))
+def test_a_right_kernel_refuses_every_bad_id(right):
+    framework = load(right.framework)
+    for bad in contract.bad_ids():
+        table = framework.put(make_table("tagged", bad.vocab, 3, FORMATS["float32"]), "float32", "cpu")
+        with pytest.raises(type(bad.error("forward"))):
+            call(right.make())(framework.put(bad.ids, None, "cpu"), table)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("right", of_each(RIGHT))
+def test_a_right_kernels_gradient_is_within_the_error_of_float32_sums_whatever_the_layout(right, dtype):
+    framework, fmt = load(right.framework), FORMATS[dtype]
+    case = gradients.GradientCase(source=dtype, result=dtype, values="cancelling", vocab=40, hidden=5, shape=(6, 50))
+    ids, cotangent = gradients.build(case)
+    got = right_gradient(framework, right, ids, cotangent, case.vocab, dtype)
+    assert_same_bits(right_gradient(framework, right, ids.ravel(), cotangent.reshape(-1, 5), case.vocab, dtype), got)
+
+    exact = bits.from_bits(gradients.exact_answer(case, ids, cotangent), dtype).astype(np.float64)
+    magnitudes = np.zeros_like(exact)
+    np.add.at(magnitudes, ids, abs(bits.from_bits(cotangent, dtype).astype(np.float64)))
+    steps = np.maximum(np.bincount(ids.ravel(), minlength=case.vocab) - 1, 0)[:, None] * 2.0**-24
+    summing = steps / (1 - steps) * magnitudes
+    bound = summing + 2.0 ** -(fmt.mantissa_bits + 1) * (abs(exact) + summing)
+    assert (abs(bits.from_bits(got, dtype).astype(np.float64) - exact) <= bound).all()
