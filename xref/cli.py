@@ -1,4 +1,4 @@
-"""The command line: `xref verify` and `xref doctor`.
+"""The command line: `xref verify`, `judge`, `list`, `explain` and `doctor`.
 
 Exit codes: 0 confirmed, 1 a clause failed, 2 wrong usage or environment, 3 nothing was compared, 130 interrupted.
 """
@@ -9,22 +9,19 @@ import contextlib
 import enum
 import os
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from xref import __version__, doctor, errors
+from xref import __version__, cli_judge, doctor, errors
 from xref.bits import FORMATS
 from xref.judge import report as reports
 from xref.judge.frameworks import FRAMEWORKS
 from xref.judge.verify import DEVICES
 from xref.judge.verify import verify as run_verify
 from xref.spec import Tier
+from xref.terminal import console, progress_bar, stopped
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -36,13 +33,6 @@ app = typer.Typer(
 FrameworkName = enum.StrEnum("FrameworkName", {name: name for name in FRAMEWORKS})  # type: ignore[misc]
 DeviceKind = enum.StrEnum("DeviceKind", {name: name for name in DEVICES})  # type: ignore[misc]
 TableDtype = enum.StrEnum("TableDtype", {name: name for name in FORMATS})  # type: ignore[misc]
-
-
-def _console(*, stderr: bool = False) -> Console:
-    console = Console(stderr=stderr)
-    if not sys.stdout.isatty() or console.width < 1:
-        console.width = 120  # a pipe has no width of its own, and a table cut to 80 columns would lose some
-    return console
 
 
 @app.command()
@@ -65,7 +55,7 @@ def verify(
     try:
         if json is not None:
             reports.check_writable(json, inputs=[path for path in (weights, ids) if path is not None])
-        with _progress() as progress:
+        with progress_bar() as progress:
             report = run_verify(
                 tier=tier,
                 framework=tuple(framework or ()),
@@ -78,38 +68,27 @@ def verify(
             )
         try:  # the file first, as the terminal may be gone; and if there is no file, the terminal all the same
             if json is not None:
-                reports.write_json(report, json)
+                reports.write_file(report.to_json() + "\n", json)
         finally:
-            reports.show(report, _console())
+            reports.show(report, console())
     except errors.NothingComparedError as error:
-        raise _stopped(error, 3) from error
+        raise stopped(error, 3) from error
     except errors.XrefError as error:
-        raise _stopped(error, 2) from error
+        raise stopped(error, 2) from error
     except KeyboardInterrupt as error:
-        raise _stopped("interrupted: nothing was confirmed", 130) from error
+        raise stopped("interrupted: nothing was confirmed", 130) from error
     raise typer.Exit(0 if report.ok else 1 if report.elements else 3)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar while the block runs; what it yields is told what runs next, how much is done, and of how much."""
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    console = _console(stderr=True)
-    # Without a terminal there is nothing to draw on: it would leave an empty line before an error's one.
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("loading", total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
-
-
-def _stopped(why: object, code: int) -> typer.Exit:
-    _console(stderr=True).print(f"xref: {escape(str(why))}", soft_wrap=True, highlight=False)
-    return typer.Exit(code)
 
 
 @app.command("doctor")
 def show_environment() -> None:
     """Show versions, devices and the settings that matter, and how to install what is missing."""
-    _console().print(doctor.table())
+    console().print(doctor.table())
+
+
+app.command("judge")(cli_judge.judge)
+app.command("list")(cli_judge.list_what)
+app.command("explain")(cli_judge.explain)
 
 
 @app.callback(invoke_without_command=True)

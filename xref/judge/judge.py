@@ -16,8 +16,8 @@ from xref.judge import conduct
 from xref.judge.candidate import Candidate, candidate_of
 from xref.judge.checks import CHECKS, Check, Findings, check_ids
 from xref.judge.exam import ACCURACY, Exam
-from xref.judge.explained import Explainer
 from xref.judge.exam_gradient import GradientExam
+from xref.judge.explained import Explainer
 from xref.judge.isolate import CrashedError, limited
 from xref.judge.judged import Judged, JudgeReport
 from xref.judge.probes import Probe
@@ -110,10 +110,16 @@ def judge(
                 run()
         except CrashedError as error:
             broken[part] = str(error)
+    if chosen is Tier.SMOKE:
+        findings["EMB-7/mode"].skipped.append("not in the smoke tier")
     _lacking(candidate, findings, "only one call was run" if only is not None else None)
     judged = [_judged(check, findings[check.id], required, expected) for check in CHECKS]
     explainer = Explainer(exam.prober, gradient)
+    if progress is not None:
+        progress("explain", len(parts), len(parts))
     for verdict in judged:
+        if verdict.outcome is Outcome.ERROR:
+            verdict.problems = [f"{part}: got {why}, expected it to end [judge]" for part, why in broken.items()]
         if verdict.outcome in (Outcome.FAIL, Outcome.XFAIL) and "explain" not in broken:
             explainer.explain(verdict, findings[verdict.check])
     return JudgeReport(

@@ -11,6 +11,10 @@ __all__ = ["JudgeReport", "Judged"]
 _BAD = (Outcome.FAIL, Outcome.ERROR, Outcome.XPASS)
 
 
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")[:300]
+
+
 class Judged(msgspec.Struct, kw_only=True):
     """How one check came out."""
 
@@ -77,6 +81,40 @@ class JudgeReport(msgspec.Struct, kw_only=True):
     def failed(self) -> list[Judged]:
         """The checks that keep the candidate from passing."""
         return [verdict for verdict in self.verdicts if verdict.bad]
+
+    @property
+    def statement(self) -> str:
+        """The outcome in one sentence: by whom, on what, on how many elements."""
+        where = f"{self.framework} {self.version} on {self.device} ({self.device_name}), {self.tier} tier"
+        if self.ok:
+            skipped = sum(verdict.outcome is Outcome.SKIP for verdict in self.verdicts)
+            more = f"; {skipped} checks were skipped, for the reasons above" if skipped else ""
+            return f"{self.candidate} passes: {where}, {self.elements:,} elements compared{more}."
+        bad = [verdict.check for verdict in self.failed]
+        broken = [f"{part} ({why})" for part, why in self.broken.items()]
+        return f"{self.candidate} does not pass: {where}: {', '.join([*bad, *broken]) or 'nothing was compared'}."
+
+    def to_markdown(self) -> str:
+        """Return the report as Markdown, short enough for a CI job's summary."""
+        lines = [
+            f"### {'✅' if self.ok else '❌'} {_cell(self.statement)}",
+            "",
+            "| check | | cases | elements | verdict |",
+        ]
+        lines.append("|---|---|---:|---:|---|")
+        for verdict in self.verdicts:
+            graded = "" if verdict.required or verdict.outcome is Outcome.SKIP else " (graded)"
+            outcome = f"**{verdict.outcome}**" if verdict.bad else verdict.outcome
+            told = _cell(verdict.reason or verdict.what)
+            counts = f"{verdict.cases:,} | {verdict.elements:,}"
+            lines.append(f"| {verdict.check} | {told} | {counts} | {outcome}{graded} |")
+        for verdict in self.failed:
+            lines += ["", f"**{verdict.check}**", "", "```text", *verdict.problems[:1]]
+            lines += [f"smallest: {verdict.smallest}"] if verdict.smallest else []
+            lines += [f"again: {verdict.rerun}"] if verdict.rerun else []
+            lines += [f"consistent with {explanation}" for explanation in verdict.explanations[:3]]
+            lines.append("```")
+        return "\n".join(lines) + "\n"
 
     def to_json(self) -> str:
         """Return the report as JSON, indented."""

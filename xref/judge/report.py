@@ -14,7 +14,7 @@ from rich.table import Table
 from xref import errors
 from xref.judge.verdict import Outcome, Report
 
-__all__ = ["check_writable", "show", "write_json"]
+__all__ = ["check_writable", "show", "write_file"]
 
 _STYLES = {Outcome.PASS: "green", Outcome.FAIL: "bold red", Outcome.ERROR: "bold red", Outcome.SKIP: "yellow"}
 _SHOWN = 3  # problems of one verdict; the report's file has all
@@ -48,28 +48,28 @@ def show(report: Report, console: Console) -> None:
     console.print(f"Digest of all outputs: {report.digest}", soft_wrap=True, highlight=False)
 
 
-def check_writable(path: Path, *, inputs: Sequence[Path] = ()) -> None:
+def check_writable(path: Path, *, inputs: Sequence[Path] = (), option: str = "--json", call: str = "verify") -> None:
     """Raise `UsageError` unless a file can be made at `path`: better before a run than after it.
 
     Tried by making the file that is later put in its place, and taking it away again.
     """
+
+    def refused(got: object, expected: str) -> errors.UsageError:
+        return errors.UsageError(errors.message(option, got, expected, call))
+
     try:
         target = path.resolve()
         if any(target == given.resolve() for given in inputs):
-            raise _refused(f"{path}, an input of this run", "another file")
+            raise refused(f"{path}, an input of this run", "another file")
         if path.is_dir():
-            raise _refused(f"{path}, a folder", "a file")
+            raise refused(f"{path}, a folder", "a file")
         if path.exists() and not path.is_file():  # such as /dev/null, which a file must not replace
-            raise _refused(f"{path}, a device or pipe", "a file")
+            raise refused(f"{path}, a device or pipe", "a file")
         part = _part(target)
         part.touch()
         part.unlink()
     except (OSError, RuntimeError) as error:  # a loop of links is a RuntimeError
-        raise _refused(path, "a file in a folder that can be written") from error
-
-
-def _refused(got: object, expected: str) -> errors.UsageError:
-    return errors.UsageError(errors.message("--json", got, expected, "verify"))
+        raise refused(path, "a file in a folder that can be written") from error
 
 
 def _part(path: Path) -> Path:
@@ -77,8 +77,8 @@ def _part(path: Path) -> Path:
     return path.with_name(f".{os.getpid()}.part")
 
 
-def write_json(report: Report, path: Path) -> None:
-    """Write the report as JSON; an interrupted or failing write leaves what was there before.
+def write_file(text: str, path: Path, *, option: str = "--json", call: str = "verify") -> None:
+    """Write a report's text; an interrupted or failing write leaves what was there before.
 
     Raises:
         UsageError: the file cannot be written, such as on a full disk.
@@ -86,9 +86,10 @@ def write_json(report: Report, path: Path) -> None:
     path = path.resolve()
     part = _part(path)
     try:
-        part.write_text(report.to_json() + "\n", encoding="utf-8")
+        part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        raise _refused(f"{path}, which cannot be written ({error.strerror})", "a file") from error
+        got = f"{path}, which cannot be written ({error.strerror})"
+        raise errors.UsageError(errors.message(option, got, "a file", call)) from error
     finally:
         part.unlink(missing_ok=True)
