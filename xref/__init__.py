@@ -1,7 +1,8 @@
 """xref is the ground truth of the token embedding, confirmed bit for bit by two frameworks.
 
-`xref.judge` judges a kernel, `xref.parametrize` does it in pytest, `xref.verify` confirms the goldens, which are `xref.torch_ops.embedding` and `xref.jax_ops.embedding`. Importing
-this package loads no framework and nothing heavy.
+`xref.judge` judges a kernel, `xref.parametrize` does it in pytest, and `xref.verify` confirms the goldens, which are
+`xref.torch_ops.embedding` and `xref.jax_ops.embedding`. Importing this package
+loads no framework and nothing heavy.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import shlex
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,10 +41,10 @@ Listed = enum.StrEnum("Listed", {name: name for name in ("clauses", "cases", "fa
 def judge(
     target: Annotated[str, typer.Argument(help="pkg.mod:name or path/to/file.py:name.")],
     framework: Annotated[Framework | None, typer.Option(help="Found out if not given.")] = None,
-    device: Annotated[Device, typer.Option(help="Kind of device; an absent one is an error.")] = Device.cpu,
+    device: Annotated[Device, typer.Option(help="Kind of device; an absent one is an error.")] = "cpu",  # type: ignore[assignment]
     tier: Annotated[Tier, typer.Option(help="How much to run.")] = Tier.STANDARD,
     dtype: Annotated[list[Dtype] | None, typer.Option(help="Table dtype (repeatable); all if not given.")] = None,
-    accumulate: Annotated[Dtype, typer.Option(help="Format in which the kernel sums its gradient.")] = Dtype.float32,
+    accumulate: Annotated[Dtype, typer.Option(help="Format in which the kernel sums its gradient.")] = "float32",  # type: ignore[assignment]
     out_of_range: Annotated[
         BadIds | None, typer.Option(help="What it promises of such ids; raise if not given.")
     ] = None,
@@ -132,7 +133,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 def list_what(what: Annotated[Listed, typer.Argument(help="What to list.")]) -> None:
     """List clauses, checks, cases, faults of the catalogue, or kernels of the registry."""
-    rows: dict[str, tuple[tuple[str, ...], list[tuple[str, ...]]]] = {
+    rows: dict[str, tuple[tuple[str, ...], Sequence[tuple[str, ...]]]] = {
         "clauses": (("clause", "title", "what must hold"), [(c.id, c.title, c.statement) for c in contract.CLAUSES]),
         "checks": (
             ("check", "judgment", "required", "what"),
@@ -140,8 +141,8 @@ def list_what(what: Annotated[Listed, typer.Argument(help="What to list.")]) -> 
         ),
         "cases": (
             ("case", "tier"),
-            [(case.id, case.tier) for case in contract.cases(Tier.EXHAUSTIVE)]
-            + [(case.id, case.tier) for case in embedding_gradient.cases(Tier.EXHAUSTIVE)],
+            [(case.id, str(case.tier)) for case in contract.cases(Tier.EXHAUSTIVE)]
+            + [(case.id, str(case.tier)) for case in embedding_gradient.cases(Tier.EXHAUSTIVE)],
         ),
         "faults": (("fault", "looks", "report"), [(f.name, f.looks, f.report) for f in embedding_faults.FAULTS]),
         "kernels": (

@@ -50,7 +50,7 @@ Found = tuple[float, str, str]
 
 
 def explain(seen: Observation, hints: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-    """Return `(fault, what was seen)`, ranked, for a probe that failed; `hints` is what the kind of failure speaks for."""
+    """Return `(fault, what was seen)`, ranked, for a probe that failed; `hints`: what the way it fails speaks for."""
     found = list(_from_form(seen))
     if seen.got is not None and seen.wrong is not None:
         ids = ids_of(seen.probe)

@@ -88,7 +88,7 @@ def _received(reader: int, child: int, seconds: float) -> tuple[list[Any], str |
 
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise `CrashedError` in the block after so many seconds; only in the main thread, and only between Python steps."""
+    """Raise `CrashedError` in the block after so many seconds: in the main thread, and between steps of Python."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
