@@ -13,7 +13,7 @@ __all__ = ["CHECKS", "JUDGMENTS", "Check", "Finding", "Findings", "check_ids"]
 
 JUDGMENTS = ("forward_accuracy", "forward_invariance", "gradient_accuracy", "gradient_invariance", "conduct")
 
-_KEPT = 12  # findings of one check that are looked into; the others are counted
+_KEPT = 40  # findings of one check that are looked into; the others are counted
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):

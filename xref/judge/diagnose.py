@@ -113,6 +113,8 @@ def _held(wrong: _Wrong) -> dict[int, Ids]:
     places: dict[bytes, list[int]] = {}
     for row, elements in enumerate(np.ascontiguousarray(wrong.table)):
         places.setdefault(elements.tobytes(), []).append(row)
+    if len(places) < 0.9 * wrong.table.shape[0]:
+        return {}  # where rows are alike, one of them tells nothing
     found = {}
     for token in wrong.tokens.tolist():
         rows = places.get(np.ascontiguousarray(wrong.got[token]).tobytes())
@@ -128,11 +130,17 @@ def _from_rows(wrong: _Wrong) -> Iterator[Found]:
         return
     token, rows = next(iter(held.items()))
     what = f"out[{token}] holds row {rows[0]}, asked for {wrong.ids[token]}"
-
-    def all_hold(move: Callable[[int, int], int]) -> bool:
-        return all(move(t, int(wrong.ids[t])) in r for t, r in held.items())
-
+    right = np.setdiff1d(np.arange(wrong.ids.size), tokens)[:_LOOKED_AT].tolist()
     last = wrong.table.shape[0] - 1
+
+    def explains(move: Callable[[int, int], int]) -> bool:
+        # It must say what came back for every wrong token, and leave the right ones where they are.
+        return all(move(t, int(wrong.ids[t])) in r for t, r in held.items()) and all(
+            move(t, int(wrong.ids[t])) in (wrong.ids[t], -1) for t in right
+        )
+
+    asked = set(wrong.ids[tokens].tolist())
+    kept = set(wrong.ids[right].tolist())
     moves: list[tuple[float, str, Callable[[int, int], int], str]] = [
         (0.97, "ids-narrowed-to-8-bits", lambda t, i: i % 256, "modulo 256"),
         (0.97, "ids-narrowed-to-8-bits", lambda t, i: i % 128, "modulo 128"),
@@ -140,37 +148,43 @@ def _from_rows(wrong: _Wrong) -> Iterator[Found]:
         (0.97, "ids-narrowed-to-16-bits", lambda t, i: i % 65536, "modulo 65536"),
         (0.97, "ids-narrowed-to-16-bits", lambda t, i: i % 32768, "modulo 32768"),
         (0.97, "ids-narrowed-to-16-bits", lambda t, i: ((i + 2**15) % 2**16 - 2**15) % (last + 1), "as signed 16 bits"),
-        (0.96, "ids-through-float", _by_float("bfloat16"), "rounded to bfloat16"),
-        (0.96, "ids-through-float", _by_float("float16"), "rounded to float16"),
-        (0.96, "ids-through-float", _by_float("float32"), "rounded to float32"),
-        (0.9, "packed-pairs", lambda t, i: i ^ 1, "the other one of its pair"),
-        (0.95, "row-off-by-one", lambda t, i: i - 1, "the one before"),
-        (0.95, "row-off-by-one", lambda t, i: i + 1, "the one after"),
-        (0.8, "neighbour-dependent", lambda t, i: int(wrong.ids[t - 1]) if t else -1, "that of the token before"),
-        (0.8, "neighbour-dependent", lambda t, i: int(wrong.ids[(t + 1) % wrong.ids.size]), "that of the token after"),
-        (0.7, "position-dependent", lambda t, i: int(wrong.ids[0]), "that of the first token"),
-        (0.5, "ids-clamped", lambda t, i: last, "the last one"),
+        (0.96, "ids-through-float", _by_float("bfloat16", last), "rounded to bfloat16"),
+        (0.96, "ids-through-float", _by_float("float16", last), "rounded to float16"),
+        (0.96, "ids-through-float", _by_float("float32", last), "rounded to float32"),
+        (0.95, "packed-pairs", lambda t, i: i ^ 1, "the other one of its pair"),
+        (0.93, "row-off-by-one", lambda t, i: i - 1, "the one before"),
+        (0.93, "row-off-by-one", lambda t, i: i + 1, "the one after"),
     ]
     for weight, fault, move, how in moves:
-        several = len({int(wrong.ids[t]) for t in held}) > 1 or weight > 0.9
-        if all_hold(move):
-            yield weight if several else weight - 0.3, fault, f"{what}: {how}"
-    asked = set(wrong.ids[tokens].tolist())
-    right = set(wrong.ids.tolist()) - asked
-    if len(asked) <= 8 and right and not asked & right:
-        yield 0.75, "some-rows-wrong", f"{what}; only ids {sorted(asked)[:8]} are wrong"
-    if wrong.probe.id_layout != "dense":
-        yield 0.9, "ids-strides-ignored", f"{what}; the ids are {wrong.probe.id_layout}"
-    if set(map(int, np.concatenate(list(held.values())))) & set(wrong.ids.tolist()) and wrong.ids.size > 1:
-        yield 0.5, "position-dependent", f"{what}, which another token asked for"
+        if explains(move):
+            # One id alone may be anything; the same step for several is no accident.
+            yield weight if len(asked) > 1 else weight - 0.25, fault, f"{what}: {how}"
+    places: list[tuple[float, str, Callable[[int], int], str]] = [
+        (0.8, "neighbour-dependent", lambda t: t - 1, "that of the token before"),
+        (0.8, "neighbour-dependent", lambda t: t + 1, "that of the token after"),
+        (0.75, "position-dependent", lambda t: 0, "that of the first token"),
+        (0.75, "position-dependent", lambda t: wrong.ids.size - 1, "that of the last token"),
+    ]
+    for weight, fault, place, how in places:
+        if all(0 <= place(t) < wrong.ids.size and int(wrong.ids[place(t)]) in r for t, r in held.items()):
+            yield weight, fault, f"{what}: {how}"
+    if len(asked) <= 8 and kept and not asked & kept:
+        yield 0.85, "some-rows-wrong", f"{what}; only ids {sorted(asked)[:8]} are wrong"
+    elif asked & kept:
+        yield 0.65, "position-dependent", f"{what}; other tokens of the same ids are right"
+    if all(last in r for r in held.values()) and kept and min(asked) > max(kept):
+        yield 0.9, "last-rows-lost", f"{what}: the last one"
 
 
-def _by_float(name: str) -> Callable[[int, int], int]:
+def _by_float(name: str, last: int) -> Callable[[int, int], int]:
     fmt = FORMATS[name]
 
     def move(token: int, value: int) -> int:
-        significand, exponent = exact.decode(exact.round_once(value, 0, fmt), fmt)
-        return significand << exponent if exponent >= 0 else significand >> -exponent
+        rounded = exact.round_once(value, 0, fmt)
+        if rounded > fmt.largest_finite:
+            return last
+        significand, exponent = exact.decode(rounded, fmt)
+        return min(significand << exponent if exponent >= 0 else significand >> -exponent, last)
 
     return move
 
@@ -178,7 +192,6 @@ def _by_float(name: str) -> Callable[[int, int], int]:
 def _from_elements(wrong: _Wrong) -> Iterator[Found]:
     """The row is the right one, and something was done to its elements."""
     got, expected, fmt = wrong.got[wrong.differs], wrong.expected[wrong.differs], wrong.fmt
-    magnitude = expected & fmt.uint.type(fmt.sign - 1)
     nan, zero = bit.is_nan(expected, fmt), bit.is_zero(expected, fmt)
     infinite, subnormal = bit.is_inf(expected, fmt), bit.is_subnormal(expected, fmt)
     source = FORMATS[wrong.probe.dtype]
@@ -190,12 +203,15 @@ def _from_elements(wrong: _Wrong) -> Iterator[Found]:
     def share(mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> float:
         return float(np.count_nonzero(mask)) / total
 
-    first = int(np.flatnonzero(got != expected)[0])
-    what = f"0x{int(expected[first]):x} became 0x{int(got[first]):x}"
+    what = f"0x{int(expected[0]):x} became 0x{int(got[0]):x}"
+    rounded = _rounding(got, expected, fmt)
+    if rounded is not None:
+        yield 0.99, rounded, f"{what}, as rounding and widening again gives"
+        return
     poisoned = got_nan & ~nan
-    if poisoned.any():
-        weight = 0.98 if wrong.probe.table == "poisoned" else 0.7
-        yield weight * (0.5 + 0.5 * share(poisoned)), "one-hot-product", f"NaN where the row has none: {what}"
+    if poisoned.any() and wrong.table.shape[0] > 1:
+        weight = 0.98 if wrong.probe.table == "poisoned" else 0.8
+        yield weight * (0.6 + 0.4 * share(poisoned)), "one-hot-product", f"NaN where the row has none: {what}"
     quieted = nan & got_nan
     replaced = nan & ~got_nan
     kinds = [
@@ -210,12 +226,30 @@ def _from_elements(wrong: _Wrong) -> Iterator[Found]:
             yield 0.95, fault, f"{how}: {what}"
         elif mask.any():
             yield 0.35 + 0.4 * share(mask), fault, f"{how}: {what}"
-    ordinary = ~(nan | infinite | zero | subnormal)
+    ordinary = ~(nan | infinite | zero | subnormal | poisoned)
     if ordinary.any():
-        yield from _from_ordinary(got[ordinary], expected[ordinary], fmt)
-    elif share(quieted | replaced | (zero & got_zero) | poisoned) > 0.999 and (zero & got_zero).any() and nan.any():
+        yield from _from_ordinary(got[ordinary], expected[ordinary], fmt, share(ordinary))
+    elif (zero & got_zero).any() and nan.any() and share(quieted | replaced | (zero & got_zero) | poisoned) > 0.999:
         yield 0.96, "one-hot-product", f"zeros lost their sign and NaN changed, as in sums of products: {what}"
-    del magnitude
+
+
+def _rounding(got: Bits, expected: Bits, fmt: FloatFormat) -> str | None:
+    """Return the fault whose rounding gives all of a sample of the wrong elements, if there is one."""
+    step = max(got.size // 400, 1)
+    pairs = [
+        (g, e)
+        for g, e in zip(got[::step].tolist(), expected[::step].tolist(), strict=True)
+        if e & (fmt.sign - 1) <= fmt.largest_finite
+    ]
+    for name in ("bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"):
+        narrow = FORMATS[name]
+        if narrow.mantissa_bits >= fmt.mantissa_bits and narrow.exponent_bits >= fmt.exponent_bits:
+            continue
+        same = [_through(e, fmt, narrow) == g for g, e in pairs]
+        kept = any(g & (fmt.sign - 1) and g & (fmt.sign - 1) < fmt.largest_finite for g, _ in pairs)
+        if pairs and kept and sum(same) >= 0.98 * len(same):
+            return f"rounded-through-{name}" if not name.startswith("float8") else "rounded-through-float8"
+    return None
 
 
 def _was_subnormal(
@@ -226,19 +260,10 @@ def _was_subnormal(
     return (magnitude != 0) & (magnitude < max(smallest, fmt.mantissa + 1))
 
 
-def _from_ordinary(got: Bits, expected: Bits, fmt: FloatFormat) -> Iterator[Found]:
-    """Finite numbers that came back as others: rounded, scaled, or a little off."""
+def _from_ordinary(got: Bits, expected: Bits, fmt: FloatFormat, share: float) -> Iterator[Found]:
+    """Finite numbers that came back as others: scaled, or a little off."""
     what = f"0x{int(expected[0]):x} became 0x{int(got[0]):x}"
-    sample = slice(None, 512)
-    pairs = list(zip(got[sample].tolist(), expected[sample].tolist(), strict=True))
-    for name in ("bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"):
-        narrow = FORMATS[name]
-        if narrow.mantissa_bits >= fmt.mantissa_bits and narrow.exponent_bits >= fmt.exponent_bits:
-            continue
-        if all(_through(e, fmt, narrow) == g for g, e in pairs):
-            fault = f"rounded-through-{name}" if not name.startswith("float8") else "rounded-through-float8"
-            yield 0.97, fault, f"{what}, as rounding to {name} and back gives"
-            return
+    pairs = list(zip(got[:512].tolist(), expected[:512].tolist(), strict=True))
     steps = [bit.ulp_distance(g, e, fmt) for g, e in pairs]
     if all(step is not None and step <= 4 for step in steps):
         yield (
@@ -255,7 +280,7 @@ def _from_ordinary(got: Bits, expected: Bits, fmt: FloatFormat) -> Iterator[Foun
             ratios.append(a / c * 2.0 ** (b - d))
     alike = len(ratios) >= 3 and np.ptp(ratios) <= abs(np.median(ratios)) * 2.0 ** max(-1 - fmt.mantissa_bits, -8)
     if alike and abs(np.median(ratios) - 1) > 1e-6:
-        yield 0.8, "scaled", f"{what}: {np.median(ratios):.6g} times what it must be"
+        yield 0.9, "scaled", f"{what}: {np.median(ratios):.6g} times what it must be"
 
 
 def _through(element: int, fmt: FloatFormat, narrow: FloatFormat) -> int:
@@ -275,9 +300,6 @@ def _from_columns(wrong: _Wrong) -> Iterator[Found]:
     """Only some columns are wrong, the same ones in every row."""
     columns = np.flatnonzero(wrong.differs.any(axis=0))
     hidden = wrong.probe.hidden
-    rows = wrong.differs[wrong.tokens]
-    if columns.size == hidden and hidden > 1 and not rows[:, 0].any() if rows.size else False:
-        return
     moved = _moved(wrong)
     if moved is not None:
         yield 0.9, "columns-moved", moved
@@ -292,7 +314,7 @@ def _from_columns(wrong: _Wrong) -> Iterator[Found]:
             "columns-past-a-tile-wrong",
             f"columns {columns[0]} to {hidden - 1} are wrong, those before are right",
         )
-    elif 0 < columns.size <= hidden // 2:
+    elif 0 < columns.size <= hidden // 2 and wrong.tokens.size > 0.5 * wrong.ids.size:
         yield 0.5, "columns-past-a-tile-wrong", f"columns {columns[:6].tolist()} are wrong, others are right"
 
 
@@ -315,12 +337,18 @@ def _from_tokens(wrong: _Wrong) -> Iterator[Found]:
     right = set(np.delete(wrong.ids, tokens).tolist())
     zero = (wrong.got[tokens] & wrong.fmt.uint.type(wrong.fmt.sign - 1) == 0).all()
     how = "zeros" if zero else "other bits"
-    if zero and asked and not asked & right and asked <= {0, 1, wrong.table.shape[0] - 1}:
+    if (
+        zero
+        and asked
+        and not asked & right
+        and right
+        and (asked <= {0, 1} or (len(asked) == 1 and min(asked) < max(right)))
+    ):
         yield 0.9, "padding-id-zeroed", f"the row of id {sorted(asked)[0]} came back as zeros"
     if asked and not asked & right and right:
         yield 0.72 if len(asked) <= 8 else 0.5, "some-rows-wrong", f"only ids {sorted(asked)[:8]} are wrong: {how}"
-        if min(asked) > max(right) and len(asked) > 1:
-            yield 0.78, "last-rows-lost", f"ids from {min(asked)} on give {how}"
+        if min(asked) > max(right):
+            yield 0.88, "last-rows-lost", f"ids from {min(asked)} on give {how}"
     if 0 < tokens.size < count and tokens[0] > 0 and tokens.size == count - tokens[0] and asked & right:
         yield 0.8, "tokens-past-a-tile-wrong", f"tokens {tokens[0]} to {count - 1} are wrong, those before are right"
     elif 0 < tokens.size < count and asked & right:
@@ -338,11 +366,11 @@ def _from_layout(wrong: _Wrong) -> Iterator[Found]:
     if probe.id_layout != "dense":
         yield 0.93, "ids-strides-ignored", f"ids that are {probe.id_layout} come back wrong"
     if probe.id_dtype not in ("int64", "int32"):
-        yield 0.7, "id-dtype-misread", f"ids of {probe.id_dtype} come back wrong"
+        yield 0.98, "id-dtype-misread", f"ids of {probe.id_dtype} come back wrong"
     if probe.mode != "plain":
         yield 0.8, "gradient-mode-dependent", f"under {probe.mode} it comes back wrong"
     if probe.table == "sparse" or probe.vocab * probe.hidden > 2**31:
-        yield 0.9, "row-offset-overflow", "a table past 2**31 elements comes back wrong"
+        yield 0.985, "row-offset-overflow", "a table past 2**31 elements comes back wrong"
     if wrong.ids.size >= 64:
         yield 0.52, "other-path-by-batch-size", f"no fewer than {wrong.ids.size} tokens show it"
 

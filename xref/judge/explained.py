@@ -11,11 +11,11 @@ from xref.judge.exam_gradient import GradientExam
 from xref.judge.isolate import CrashedError, limited
 from xref.judge.judged import Judged
 from xref.judge.probes import Probe, Prober
-from xref.judge.shrink import smallest
+from xref.judge.shrink import bad, smallest
 
 __all__ = ["Explainer"]
 
-_TRIED = 3  # findings of one check that are looked into
+_TRIED = 5  # findings of one check that are looked into
 _SECONDS = 12.0  # for all checks of a candidate together, beside the first finding of each
 
 
@@ -59,15 +59,22 @@ class Explainer:
         return call, rerun, faults
 
     def _probed(self, finding: Finding, probe: Probe) -> tuple[str, str, list[tuple[str, str]]]:
-        seen = smallest(probe, self.prober)
-        if seen is None:
+        # What it looks like is read off the whole call: the smallest one has lost most of it.
+        whole = self.prober.run(probe)
+        if not bad(whole):
             hints = finding.hints or ("call-count-dependent", "stale-cache")
             told = [(hint, "that is how the call fails") for hint in hints]
             return f"{finding.call}; alone, without the calls before it, it does not fail", "", told
-        return f"{self.prober.candidate.name}.{seen.probe}", seen.probe.to_json(), explain(seen, finding.hints)
+        faults = explain(whole, finding.hints)
+        seen = smallest(whole, self.prober)
+        return f"{self.prober.candidate.name}.{seen.probe}", seen.probe.to_json(), faults
 
 
 def _chosen(failures: list[Finding]) -> list[Finding]:
-    """Return the first findings, and some from further on: what fails first is not all that fails."""
-    step = max(len(failures) // _TRIED, 1)
-    return failures[::step][:_TRIED]
+    """Return the first finding of each kind of call: other tables and other memory show other sides of a fault."""
+    kinds: dict[object, Finding] = {}
+    for finding in failures:
+        probe = finding.probe
+        kind = (probe.table, probe.layout, probe.id_layout, probe.dtype) if probe else finding.hints
+        kinds.setdefault(kind, finding)
+    return list(kinds.values())[:_TRIED]

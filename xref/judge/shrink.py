@@ -21,11 +21,8 @@ def bad(seen: Observation) -> bool:
     return any(each is not None for each in (seen.raised, seen.misformed, seen.impure, seen.wrong))
 
 
-def smallest(probe: Probe, prober: Prober) -> Observation | None:
-    """Return what a smaller probe shows that fails in the same way, or None where the probe alone does not fail."""
-    seen = prober.run(probe)
-    if not bad(seen):
-        return None
+def smallest(seen: Observation, prober: Prober) -> Observation:
+    """Return what the smallest probe shows that fails in the same way as the one seen, itself if there is none."""
     kind = _kind(seen)
     left = [_RUNS]
 
