@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gradient_cases import cancelling, expected_table, hard_columns, normal, packed, spread, state_share, zipf
+from gradient_cases import cancelling, expected_table, hard_columns, multiple, normal, packed, spread, state_share, zipf
 
 from xref import exact
 from xref.bits import FORMATS, as_bits, from_bits
@@ -105,6 +105,15 @@ def test_more_tokens_than_one_carry_allows():
     exact_total = sum(int(limb) * weight for limb, weight in zip(limbs["limbs"][:, 0, 0], weights, strict=True))
     assert exact_total == total << 1074
     assert result_bits(accumulator, "float8_e5m2")[0, 0] == FORMATS["float8_e5m2"].exponent
+
+
+def test_chunks_of_tokens_whose_limbs_are_all_ones():
+    # Bits 15 to 38 of two limbs: the upper one is 2**16 - 1 in every token.
+    fmt, count = FORMATS["float32"], 2**17
+    one = 35 << 23 | fmt.mantissa
+    accumulator = filled(np.zeros(count, np.int8), np.full((count, 2), [one, fmt.sign | one], np.uint32))
+    expected = multiple(count, one, "float32", "float32")
+    assert result_bits(accumulator)[0].tolist() == [expected, fmt.sign | expected]
 
 
 def test_merge_leaves_the_other_alone_and_may_be_with_itself():

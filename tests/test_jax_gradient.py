@@ -119,6 +119,18 @@ def test_sums_that_outgrow_the_limbs_of_their_elements(source):
         np.testing.assert_array_equal(as_bits(np.asarray(got)), np.tile(two, HIDDEN // 2), err_msg=f"{distance}")
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+def test_limbs_of_1023_tokens_are_as_wide_as_fits(mixed):
+    # 1023 limbs of 21 ones come to 2**31 - 2**21 - 1023; of 22, they would not fit the word.
+    fmt = FORMATS["float32"]
+    bits = np.full((1023, 3), 127 << 23 | fmt.mantissa, fmt.uint)
+    bits[:, 1] |= fmt.sign
+    bits[::2, 2] |= fmt.sign
+    if mixed:  # several limbs, none of them short
+        bits[::3] += 21 << 23
+    check(np.zeros(1023, np.int8), bits, 1, "float32")
+
+
 def test_the_whole_range_of_float32_in_one_sum():
     rng = np.random.default_rng(3)
     powers = np.concatenate([1 << np.arange(23), np.arange(1, 255) << 23]).astype(np.uint32)  # all 277
