@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gradient_cases import cancelling, expected_table, hard_columns, multiple, normal, packed, spread, state_share, zipf
+from helpers import raises
 
 from xref import exact
 from xref.bits import FORMATS, as_bits, from_bits
@@ -116,16 +117,20 @@ def test_chunks_of_tokens_whose_limbs_are_all_ones():
     assert result_bits(accumulator)[0].tolist() == [expected, fmt.sign | expected]
 
 
-def test_merge_leaves_the_other_alone_and_may_be_with_itself():
+def test_merge_leaves_the_other_alone():
     ids, bits = zipf(TOKENS, V, 1), normal((TOKENS, HIDDEN), 2)
     bits[3, 0] = FORMATS["float32"].exponent
     accumulator, other = filled(ids, bits), filled(ids, bits)
     accumulator.merge(other)
     assert_same_state(other, filled(ids, bits))
-    other.merge(other)
-    assert_same_state(accumulator, other)
     doubled = expected_table(np.tile(ids, 2), np.tile(bits, (2, 1)), V, "float32")
-    np.testing.assert_array_equal(result_bits(other), doubled)
+    np.testing.assert_array_equal(result_bits(accumulator), doubled)
+
+
+def test_an_accumulator_does_not_merge_with_itself():
+    accumulator = filled(np.array([2]), normal((1, 5), 1))
+    with raises(ValueError, "other: got the accumulator itself, expected another one [GradAccumulator.merge]"):
+        accumulator.merge(accumulator)
 
 
 def test_merged_specials_stay_in_their_rows():
@@ -221,6 +226,18 @@ def state(**changes):
             {"lowest": 254, "limbs": np.zeros((3, 2, 5), np.int32)},
             "state: got lowest 254 and 3 limbs, expected limbs in [0, 256)",
         ),
+        (
+            {"limbs": np.full((3, 2, 5), 2**30 + 1, np.int32)},
+            "state: got limbs with 1073741825, expected -1073741824 to 1073741824",
+        ),
+        (
+            {"limbs": np.full((3, 2, 5), -(2**31), np.int32)},
+            "state: got limbs with -2147483648, expected -1073741824 to 1073741824",
+        ),
+        (
+            {"specials": np.full((2, 2, 5), -1, np.int32)},
+            "state: got specials with -1, expected 0 to 1073741824",
+        ),
     ],
     ids=lambda value: " ".join(map(str, next(iter(value.items()))))[:24] if isinstance(value, dict) else "",
 )
@@ -231,6 +248,25 @@ def test_a_state_that_does_not_fit_is_refused(changes, message):
         accumulator.load_state_dict(state(**changes))
     assert str(raised.value) == f"{message} [GradAccumulator.load_state_dict]"
     np.testing.assert_array_equal(result_bits(accumulator), before)
+
+
+@pytest.mark.parametrize("limb", [2**30, -(2**30)])
+def test_the_largest_limbs_that_may_be_loaded(limb):
+    accumulator = GradAccumulator(V, 1)
+    limbs = np.full((3, 1, 1), limb, np.int32)
+    specials, row_ids = np.zeros((0, 1, 1), np.int32), np.array([4])
+    accumulator.load_state_dict({**accumulator.state_dict(), "row_ids": row_ids, "limbs": limbs, "specials": specials})
+    loaded = accumulator.state_dict()
+    assert ((loaded["limbs"] >= -(2**15)) & (loaded["limbs"] < 2**15)).all()
+    total = sum(int(part) << 16 * k for k, part in enumerate(loaded["limbs"].ravel(), start=loaded["lowest"]))
+    assert total == sum(limb << 16 * k for k in range(3))
+
+
+def test_a_state_with_a_row_of_the_padding_index_is_refused():
+    accumulator = GradAccumulator(V, 5, padding_idx=4)
+    told = "state: got row_ids with 4, expected no row of padding_idx [GradAccumulator.load_state_dict]"
+    with raises(ValueError, told):
+        accumulator.load_state_dict(state(padding_idx=4))
 
 
 @pytest.mark.parametrize(
