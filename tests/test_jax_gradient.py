@@ -552,6 +552,11 @@ IDS, ONES = np.array([[0, 4]]), np.ones((1, 2, 3), np.float32)
             lambda: grad_weight(IDS, ONES, 5, padding_idx=-1),
         ),
         (
+            ValueError,
+            "padding_idx: got 5, expected 0 <= padding_idx < V=5 [grad_rows]",
+            lambda: grad_rows(IDS, ONES, vocab_size=5, padding_idx=5),
+        ),
+        (
             TypeError,
             "padding_idx: got 1.0 of type float, expected an integer or None [grad_weight]",
             lambda: grad_weight(IDS, ONES, 5, padding_idx=1.0),

@@ -26,7 +26,7 @@ from gradient_cases import (
     subnormal_bits,
     zipf,
 )
-from helpers import LAYOUTS, assert_same_bits, derandomised, raises
+from helpers import LAYOUTS, assert_same_bits, derandomised, ignore_dynamo_warning, raises
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.torch
 if importlib.util.find_spec("torch"):  # every file can be collected without a framework
     import torch
 
-    from xref.torch_ops import _segments
+    from xref.torch_ops import _segments, embedding
     from xref.torch_ops._gradient import GradAccumulator, grad_rows, grad_weight
     from xref.torch_ops.framework import bits_of, peak_extra_bytes, put
 
@@ -482,6 +482,21 @@ def test_a_second_derivative_raises():
     cotangent = torch.ones(2, 3, requires_grad=True)
     with raises(UsageError, "derivative: got a second one, expected the gradient to be the last [grad_weight]"):
         grad_weight(torch.tensor([0, 1]), cotangent, 2).sum().backward()
+    row_ids, rows = grad_rows(torch.tensor([0, 1]), cotangent)
+    assert not row_ids.requires_grad
+    with raises(UsageError, "derivative: got a second one, expected the gradient to be the last [grad_rows]"):
+        rows.sum().backward()
+
+
+@ignore_dynamo_warning
+@pytest.mark.parametrize("source", SOURCES)
+def test_compiled_is_eager(source):
+    ids, elements, _ = order_case(source)
+    token_ids, cotangent = torch.from_numpy(ids), cotangents(elements, source)
+    compiled = torch.compile(grad_weight, backend="eager")
+    for options in ({}, {"padding_idx": 3, "dtype": torch.bfloat16}):
+        expected = bits_of(grad_weight(token_ids, cotangent, 9, **options))
+        assert_same_bits(bits_of(compiled(token_ids, cotangent, 9, **options)), expected)
 
 
 def test_memory_beyond_the_result_grows_with_the_tokens_not_with_the_table():
@@ -543,6 +558,36 @@ def test_a_second_gradient_is_the_first_in_memory_of_its_own():
     first, second = grad_weight(ids, cotangent, 4), grad_weight(ids, cotangent, 4)
     assert_same_bits(bits_of(first), bits_of(second))
     assert first.data_ptr() != second.data_ptr()
+
+
+@pytest.mark.parametrize("verb", ["forward", "forward_fp32"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_second_backward_into_the_same_gradient_adds_to_it(dtype, verb):
+    weight = torch.zeros(5, 2, dtype=getattr(torch, dtype), requires_grad=True)
+    forward = getattr(embedding, verb)
+    for token_ids, factor in ((torch.tensor([0, 1, 1, 4]), 2.0), (torch.tensor([1, 4, 4]), 8.0)):
+        (forward(token_ids, weight) * factor).sum().backward()
+    assert weight.grad[:, 0].tolist() == [2.0, 12.0, 0.0, 0.0, 18.0]
+    loss = (forward(torch.tensor([3, 1, 3]), weight) * 0.5).sum()
+    for times in (1, 2):  # through one graph
+        weight.grad = None if times == 1 else weight.grad
+        loss.backward(retain_graph=True)
+        assert weight.grad[:, 1].tolist() == [0.0, 0.5 * times, 0.0, 1.0 * times, 0.0]
+
+
+@pytest.mark.parametrize("verb", ["forward", "forward_fp32"])
+def test_forward_and_backward_keep_table_ids_and_cotangent(verb):
+    rng = np.random.default_rng(26596)
+    weight = cotangents(finite_bits(rng, (5, 3), "bfloat16"), "bfloat16").requires_grad_()
+    token_ids = torch.tensor([4, 0, 4, 2])
+    out = getattr(embedding, verb)(token_ids, weight)
+    name = str(out.dtype).removeprefix("torch.")
+    cotangent = cotangents(finite_bits(rng, (4, 3), name), name)
+    before = [bits_of(tensor).copy() for tensor in (weight, cotangent)]
+    out.backward(cotangent)
+    for tensor, bits in zip((weight, cotangent), before, strict=True):
+        assert_same_bits(bits_of(tensor), bits)
+    assert token_ids.tolist() == [4, 0, 4, 2]
 
 
 def test_2063_ids_twice(record_property):

@@ -11,8 +11,9 @@ from xref import errors
 from xref.bits import FloatFormat
 from xref.torch_ops import _arguments, _digits
 from xref.torch_ops._bins import Sums, segment_sums
-from xref.torch_ops._rounding import integer_dtype, overlaid
+from xref.torch_ops._rounding import overlaid
 from xref.torch_ops._segments import block_size, blocks, by_row, flat_bits, sorted_ids
+from xref.torch_ops._widen import integer_dtype
 
 __all__ = ["GradAccumulator"]
 
