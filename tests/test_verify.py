@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+import time
 
 import msgspec
 import numpy as np
@@ -382,6 +384,55 @@ def test_each_framework_runs_on_every_device_that_it_has(monkeypatch):
     pretend(monkeypatch, torch=("cpu",), jax=("cpu", "tpu"))
     assert ran("auto") == [("torch", "cpu"), ("jax", "cpu"), ("jax", "tpu")]
     assert ran("tpu") == [("torch", "cpu"), ("jax", "tpu")]
+
+
+class Fake:
+    """A framework of which nothing is asked but whether two threads may call it; it notes how many do at once."""
+
+    def __init__(self, name, concurrent):
+        self.NAME, self.CONCURRENT = name, concurrent
+        self.lock, self.inside, self.most, self.ran = threading.Lock(), 0, 0, []
+
+    def call(self, device):
+        with self.lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            self.ran.append((device, threading.current_thread() is threading.main_thread()))
+        time.sleep(0.05)
+        with self.lock:
+            self.inside -= 1
+        return f"{self.NAME} on {device}"
+
+
+def side_by_side(*fakes):
+    subjects = [verifying.Subject(fake, device) for fake in fakes for device in ("cpu", "cuda")]
+    got = verifying._side_by_side(subjects, lambda subject: subject.framework.call(subject.device))
+    assert got == [f"{name} on {device}" for name, device in (subject.where for subject in subjects)]
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["first", "second"])
+def test_devices_of_a_framework_that_is_not_concurrent_take_turns_in_one_thread(order):
+    alone, other = Fake("torch", concurrent=False), Fake("jax", concurrent=True)
+    side_by_side(*[alone, other][::order])
+    assert alone.most == 1
+    assert alone.ran == [("cpu", order == 1), ("cuda", order == 1)]
+
+
+def test_devices_of_a_concurrent_framework_run_at_once():
+    fake = Fake("jax", concurrent=True)
+    met = threading.Barrier(2, timeout=30)
+    fake.call = lambda device: (met.wait(), f"jax on {device}")[1]
+    side_by_side(fake)
+
+
+def test_an_error_of_the_engine_in_a_thread_is_not_lost():
+    def run(subject):
+        if subject.device == "cuda":
+            raise ZeroDivisionError
+
+    subjects = [verifying.Subject(Fake("jax", concurrent=True), device) for device in ("cpu", "cuda")]
+    with pytest.raises(ZeroDivisionError):
+        verifying._side_by_side(subjects, run)
 
 
 @pytest.mark.parametrize("call", [frameworks.load, frameworks.check_installed])

@@ -225,12 +225,26 @@ Result = TypeVar("Result")
 def _side_by_side(subjects: list[Subject], run: Callable[[Subject], Result]) -> list[Result]:
     """Run all subjects at once, since compilers and kernels leave the interpreter to others while they work.
 
-    The first one runs in this thread, where torch's memory profiler writes no complaint to the terminal.
+    Those of a framework that cannot be called from two threads take turns, in one thread. The first subject runs in
+    this thread, where torch's memory profiler writes no complaint to the terminal.
     """
-    first, *others = subjects
+    lanes: dict[tuple[str, str], list[Subject]] = {}
+    for subject in subjects:
+        name, device = subject.where
+        lanes.setdefault((name, device if subject.framework.CONCURRENT else "any"), []).append(subject)
+    found: dict[tuple[str, str], Result] = {}
+
+    def follow(lane: list[Subject]) -> None:
+        for subject in lane:
+            found[subject.where] = run(subject)
+
+    first, *others = lanes.values()
     with ThreadPoolExecutor(max(len(others), 1)) as pool:
-        running = [pool.submit(run, subject) for subject in others]
-        return [run(first), *(future.result() for future in running)]
+        running = [pool.submit(follow, lane) for lane in others]
+        follow(first)
+        for future in running:
+            future.result()
+    return [found[subject.where] for subject in subjects]
 
 
 def _from_weights(path: Path, tensor: str | None, ids_file: Path | None) -> Workload:
