@@ -24,7 +24,7 @@ from xref.judge.bench import FIXTURES, Subject
 from xref.judge.run import Workload, examine, examine_bad_ids, expect
 from xref.judge.verdict import Ledger, Outcome
 
-__all__ = ["WORKS", "H", "Liar", "V", "build", "judged", "reds", "registry", "verdicts_of"]
+__all__ = ["TITLES", "WORKS", "H", "Liar", "V", "build", "judged", "reds", "registry", "verdicts_of"]
 
 TITLES = {FIXTURES: "inputs as pinned"} | {clause.id: clause.title for clause in contract.CLAUSES}
 V, H = 43, 35

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+import weakref
 
 import msgspec
 import numpy as np
@@ -384,6 +385,36 @@ def test_each_framework_runs_on_every_device_that_it_has(monkeypatch):
     pretend(monkeypatch, torch=("cpu",), jax=("cpu", "tpu"))
     assert ran("auto") == [("torch", "cpu"), ("jax", "cpu"), ("jax", "tpu")]
     assert ran("tpu") == [("torch", "cpu"), ("jax", "tpu")]
+
+
+class Inputs:
+    """What a step prepares: an object that can be watched, and that is part of a cycle as JAX's arrays are."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def test_the_inputs_of_a_large_step_are_gone_when_the_next_are_made():
+    made, alive = [], []
+
+    def prepare():
+        alive.append([watch() is not None for watch in made])
+        inputs = Inputs()
+        made.append(weakref.ref(inputs))
+        return inputs
+
+    told = []
+    steps = [verifying.Step(f"step {n}", prepare, lambda inputs: {"line"}, large=True) for n in range(3)]
+    assert verifying._run(steps, lambda *step: told.append(step)) == {"line"}
+    assert told == [("step 0", 0, 3), ("step 1", 1, 3), ("step 2", 2, 3)]
+    assert alive == [[], [False], [False, False]]
+
+
+def test_the_inputs_of_a_step_that_follows_a_small_one_are_made_while_it_runs():
+    made = threading.Event()
+    small = verifying.Step("small", dict, lambda inputs: {f"made: {made.wait(timeout=30)}"})
+    large = verifying.Step("large", made.set, lambda inputs: set(), large=True)
+    assert verifying._run([small, large], None) == {"made: True"}
 
 
 class Fake:

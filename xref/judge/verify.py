@@ -22,6 +22,7 @@ from xref.judge import frameworks, weights
 from xref.judge.bench import FIXTURES, Subject
 from xref.judge.gradient import compare_gradients, examine_gradient, expect_gradients, gradient_inputs
 from xref.judge.run import (
+    LARGE,
     Workload,
     compare_subjects,
     examine,
@@ -37,7 +38,6 @@ __all__ = ["DEVICES", "verify"]
 
 DEVICES = ("auto", "cpu", "cuda", "tpu")
 _CALL = "verify"
-_LARGE = 1 << 28  # bytes
 
 Progress = Callable[[str, int, int], None]
 
@@ -170,28 +170,26 @@ def _fixed_steps(tier: Tier, dtypes: tuple[str, ...], subjects: list[Subject], l
 
 
 def _is_large(case: Case) -> bool:
-    return case.table != "sparse" and case.vocab * case.hidden * FORMATS[case.dtype].width // 8 > _LARGE
+    return case.table != "sparse" and case.vocab * case.hidden * FORMATS[case.dtype].width // 8 > LARGE
 
 
 def _run(steps: list[Step], progress: Progress | None) -> set[str]:
     """Run the steps in order, the inputs of the next one being made meanwhile; return the lines of all digests."""
     lines: set[str] = set()
     with ThreadPoolExecutor(1) as pool:
-        upcoming = pool.submit(steps[0].prepare)
+        upcoming = [pool.submit(steps[0].prepare)]
         for done, step in enumerate(steps):
             if progress is not None:
                 progress(step.name, done, len(steps))
-            prepared = upcoming.result()
+            prepared = upcoming.pop().result()  # popped, since a future holds its result as long as it lives
             following = steps[done + 1 : done + 2]
-            ahead = bool(following) and not step.large
-            if ahead:
-                upcoming = pool.submit(following[0].prepare)
+            if not step.large:
+                upcoming = [pool.submit(later.prepare) for later in following]
             lines |= step.run(prepared)
             if step.large:
                 del prepared
                 gc.collect()  # JAX's arrays hold themselves in cycles, and the next table may be as large
-            if following and not ahead:
-                upcoming = pool.submit(following[0].prepare)
+                upcoming = [pool.submit(later.prepare) for later in following]
     return lines
 
 
