@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import threading
 import time
+import warnings
 import weakref
 
 import msgspec
@@ -307,6 +309,48 @@ def test_no_case_at_all_is_nothing_compared(monkeypatch, on_cpu):
     told = refused(framework=("torch",))
     assert isinstance(told, errors.NothingComparedError)
     assert str(told) == "cases: got none, expected one or more in the standard tier [verify]"
+
+
+# The process that it runs in
+
+
+@needs_torch
+def test_warnings_of_a_framework_of_itself_are_no_verdict_even_where_they_are_errors(monkeypatch, few):
+    few[0] = msgspec.structs.replace(few[0], conditions=True)
+    modes = frameworks.load("torch", "tests").modes()
+    monkeypatch.setattr(frameworks.load("torch", "tests"), "modes", lambda: {"compile": modes["compile"]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = verify(framework=("torch",), **SMALL)
+    assert failures_of(report) == {}
+    assert "EMB-7" in {v.clause for v in report.verdicts}
+
+
+@needs_torch
+def test_no_way_of_calling_changes_the_filters_of_warnings_which_all_threads_share(monkeypatch):
+    import torch
+
+    before, seen = warnings.filters, []
+    monkeypatch.setattr(torch, "compile", lambda call, **how: lambda *given: seen.append(warnings.filters))
+    frameworks.load("torch", "tests").modes()["compile"](None)(None, None)
+    assert len(seen) == 1
+    assert seen[0] is before
+
+
+@pytest.mark.jax
+def test_a_traced_call_is_not_kept_with_the_arrays_that_it_holds():
+    framework = frameworks.load("jax", "tests")
+
+    class Holder:
+        def call(self, ids, table):
+            return ids
+
+    holder = Holder()
+    watch = weakref.ref(holder)
+    framework.traced(holder.call)(np.zeros(3, np.int32), np.zeros((2, 2), np.float32))
+    del holder
+    gc.collect()
+    assert watch() is None
 
 
 # Usage and environment

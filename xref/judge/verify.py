@@ -7,6 +7,7 @@ import functools
 import gc
 import hashlib
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -94,7 +95,11 @@ def verify(
         steps = [Step(work.id, lambda: work, functools.partial(_compare, subjects, ledger))]
         what = work.id
         expect(subjects, tuple(work.answers), ledger, refusals=False, conditions=True)
-    lines = _run(steps, progress)
+    with warnings.catch_warnings():
+        # A framework's warnings of its own insides (Dynamo makes objects of autograd functions) are no verdict, nor an
+        # error where warnings are. Said here, since filters are the process's and the threads of the run share them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        lines = _run(steps, progress)
     return _report(subjects, ledger, lines, what, time.monotonic() - begun)
 
 
