@@ -154,6 +154,26 @@ def test_progress_is_told_before_each_step(confirmed):
     assert told == [(name, done, len(names)) for done, name in enumerate(names)]
 
 
+@pytest.mark.torch
+@pytest.mark.jax
+def test_every_form_and_condition_of_the_gradients_is_counted(monkeypatch, on_cpu):
+    forward = [case for case in contract.cases(Tier.SMOKE, dtypes=("bfloat16",)) if case.vocab == 300]
+    monkeypatch.setattr(contract, "cases", lambda tier, dtypes: tuple(forward))
+    report = verify(dtype="bfloat16", tier="smoke")
+    assert failures_of(report) == {}
+    cases = embedding_gradient.cases(Tier.SMOKE, dtypes=("bfloat16",))
+    assert [case.vocab * case.hidden for case in cases] == [320, 320]
+    counts = {(v.clause, v.framework, v.against): (v.cases, v.elements) for v in report.verdicts}
+    # The plain form, by rows, by accumulators, and through the one verb whose result is of the cotangents' dtype.
+    for name in ("torch", "jax"):
+        assert counts["EMB-8", name, "exact"] == (2 * 4, 2 * 4 * 320)
+        assert counts["EMB-9", name, "exact"] == (2, 2 * 3 * 8)  # three rows of each are named by no token
+    assert counts["EMB-8", "jax", "torch/cpu"] == (2, 2 * 320)
+    # Repeat, three layouts, two ids for padding, six orders, two splits; and JAX's jit.
+    assert counts["EMB-10", "torch", "plain call"] == (2 * 14, 2 * 14 * 320)
+    assert counts["EMB-10", "jax", "plain call"] == (2 * 15, 2 * 15 * 320)
+
+
 @pytest.mark.parametrize("tier", DIGESTS)
 def test_a_tiers_digest_follows_from_the_digests_that_the_package_pins(tier):
     lines = [
