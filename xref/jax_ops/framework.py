@@ -134,8 +134,11 @@ def modes() -> dict[str, Callable[[Call], Call]]:
 
 
 def traced(call: Call) -> Call | None:
-    """Return `call` with its ids traced, so that it cannot raise on them."""
-    return _jitted(call)
+    """Return `call` with its ids traced, so that it cannot raise on them.
+
+    It is for the caller to keep: `call` may hold a case's arrays, which a cache here would hold for ever.
+    """
+    return jax.jit(call)
 
 
 @functools.cache
