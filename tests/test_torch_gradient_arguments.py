@@ -178,6 +178,18 @@ def test_type_errors(work, message, ids, ones):
             "cotangent: got device cpu, expected the sums', meta [GradAccumulator.add]",
         ),
         (
+            lambda ids, ones: grad_weight(ids[:1].expand(2**36 + 1), ones[:1, :1].expand(2**36 + 1, 1), 5),
+            "token_ids: got 68719476737 ids, expected at most 68719476736 in one call [grad_weight]",
+        ),
+        (
+            lambda ids, ones: GradAccumulator(5, 1).add(ids[:1].expand(2**36 + 1), ones[:1, :1].expand(2**36 + 1, 1)),
+            "token_ids: got 68719476737 ids, expected at most 68719476736 in one call [GradAccumulator.add]",
+        ),
+        (
+            lambda ids, ones: GradAccumulator(5, 3, padding_idx=5),
+            "padding_idx: got 5, expected 0 <= padding_idx < V=5 [GradAccumulator]",
+        ),
+        (
             lambda ids, ones: grad_weight(ids, ones, -1),
             "vocab_size: got -1, expected at least 0 [grad_weight]",
         ),
@@ -202,7 +214,7 @@ def test_type_errors(work, message, ids, ones):
             "other: got padding_idx None, expected padding_idx 1 [GradAccumulator.merge]",
         ),
     ],
-    ids=lambda value: value.split(" [")[0] if isinstance(value, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_value_errors(work, message, ids, ones):
     with raises(ValueError, message):

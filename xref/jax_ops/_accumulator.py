@@ -22,6 +22,8 @@ Array = jax.Array | np.ndarray[Any, Any]
 _VERSION = 1
 # Limbs that a sum of float64 elements can reach; whatever is beyond was not written by `state_dict`.
 _MOST_LIMBS = 256
+# A limb that is loaded is at most this: what 2**15 ranks add up to.
+_LARGEST_LOADED = 2**30
 
 
 class GradAccumulator:
@@ -88,11 +90,13 @@ class GradAccumulator:
 
         Raises:
             TypeError: `other` is no GradAccumulator.
-            ValueError: `other` has another vocab_size, hidden or padding_idx.
+            ValueError: `other` has another vocab_size, hidden or padding_idx, or is this accumulator itself.
         """
         call = "GradAccumulator.merge"
         if not isinstance(other, GradAccumulator):
             raise errors.bad_type("other", type(other).__name__, "GradAccumulator", call)
+        if other is self:
+            raise errors.bad_value("other", "the accumulator itself", "another one", call)
         self._check_same(other._header(), "other", call)
         self._sums.add_limbs(other._sums.row_ids, other._sums.lowest, other._sums.limbs, other._sums.specials)
 
@@ -149,8 +153,8 @@ class GradAccumulator:
         """Replace the sums by those of a `state_dict`; limbs and specials of the same rows, added over ranks, will do.
 
         Raises:
-            ValueError: another version, vocab_size, hidden or padding_idx, or arrays that do not fit; the sums stay as
-                they were.
+            ValueError: another version, vocab_size, hidden or padding_idx, arrays that do not fit, a row of
+                `padding_idx`, a limb over 2**30 in magnitude, or a negative special; the sums stay as they were.
         """
         call = "GradAccumulator.load_state_dict"
         self._check_same(state, "state", call)
@@ -161,6 +165,10 @@ class GradAccumulator:
             raise errors.bad_value("state", f"specials of shape {specials.shape}", "a first axis of 0 or 2", call)
         if not (np.diff(row_ids, prepend=-1, append=self.vocab_size) > 0).all():
             raise errors.bad_value("state", "row_ids in disorder", f"ascending ids in [0, V={self.vocab_size})", call)
+        if self._padding in row_ids:
+            raise errors.bad_value("state", f"row_ids with {self._padding}", "no row of padding_idx", call)
+        _check_range(limbs, "limbs", -_LARGEST_LOADED, _LARGEST_LOADED, call)
+        _check_range(specials, "specials", 0, _LARGEST_LOADED, call)
         lowest = _integer(state.get("lowest"))
         if lowest is None or not 0 <= lowest <= _MOST_LIMBS - limbs.shape[0]:
             got = f"lowest {state.get('lowest')!r} and {limbs.shape[0]} limbs"
@@ -182,6 +190,13 @@ class GradAccumulator:
         for key, expected in self._header().items():
             if _integer(header.get(key)) != expected:
                 raise errors.bad_value(where, f"{key} {header.get(key, 'none')}", f"{key} {expected}", call)
+
+
+def _check_range(array: np.ndarray[Any, Any], key: str, least: int, most: int, call: str) -> None:
+    """Raise `ValueError` unless the integers of a state are in `[least, most]`."""
+    wrong = array[(array < least) | (array > most)]
+    if wrong.size:
+        raise errors.bad_value("state", f"{key} with {wrong[0]}", f"{least} to {most}", call)
 
 
 def _integer(value: Any) -> int | None:

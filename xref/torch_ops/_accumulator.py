@@ -11,15 +11,20 @@ from xref import errors
 from xref.bits import FloatFormat
 from xref.torch_ops import _arguments, _digits
 from xref.torch_ops._bins import Sums, segment_sums
-from xref.torch_ops._rounding import integer_dtype, overlaid
+from xref.torch_ops._rounding import overlaid
 from xref.torch_ops._segments import block_size, blocks, by_row, flat_bits, sorted_ids
+from xref.torch_ops._widen import integer_dtype
 
 __all__ = ["GradAccumulator"]
 
 _VERSION = 1
 # After this many additions the digits are carried, so that int64 holds them: one addition changes a digit by less than
-# 2**40 (a block has fewer than 2**7 bins, and each changes a digit by less than 2**33).
+# 2**40 (2**36 tokens make at most 2**7 bins a block, and each changes a digit by less than 2**33).
 _MOST_UNCARRIED = 2**20
+# A digit that is loaded is at most this: what 2**30 ranks add up to.
+_LARGEST_LOADED = 2**62
+# From here on a top digit is given room above: float64 would soon round it.
+_FULL = 2**52
 # Digits that sums of contract formats can have: from the smallest float64 subnormal to the headroom above its largest.
 _PLACES = range(-34, 34)
 
@@ -34,8 +39,10 @@ class GradAccumulator:
     bits: `digits[k, r, h]` weighs `2**(32 * (lowest + k))`, and K covers the exponents that occurred (3 or 4 on
     ordinary data, so about 8 * K bytes an element). Once a special occurred, `specials[0, r, h]` is 1 where a NaN or
     +inf came, and `specials[1, r, h]` where a NaN or -inf came. To merge is to line up rows and places and to add the
-    integers: what an all-reduce with SUM over int64 does. The same tokens give the same integers in any order and
-    any split.
+    integers: what an all-reduce with SUM over int64 does, without overflow for up to 2**30 ranks; `load_state_dict`
+    takes such sums and carries them. The same tokens give the same integers in any order and any split.
+
+    Not promised: more than 2**60 tokens in all.
     """
 
     def __init__(
@@ -153,8 +160,8 @@ class GradAccumulator:
         """Replace the sums by those of a `state_dict`, whose tensors are copied; digits summed over ranks will do.
 
         Raises:
-            ValueError: another version, vocab_size, hidden or padding_idx, or tensors that do not fit; the sums stay
-                as they were.
+            ValueError: another version, vocab_size, hidden or padding_idx, tensors that do not fit, a row of
+                `padding_idx`, a digit over 2**62 in magnitude, or a negative special; the sums stay as they were.
         """
         call = "GradAccumulator.load_state_dict"
         self._check_same(state, "state", call)
@@ -170,6 +177,11 @@ class GradAccumulator:
         edges = torch.cat((row_ids.new_tensor([-1]), row_ids, row_ids.new_tensor([self.vocab_size])))
         if not bool((edges.diff() > 0).all()):
             raise errors.bad_value("state", "row_ids in disorder", f"ascending ids in [0, V={self.vocab_size})", call)
+        if self.padding_idx is not None and bool((row_ids == self.padding_idx).any()):
+            raise errors.bad_value("state", f"row_ids with {self.padding_idx}", "no row of padding_idx", call)
+        _check_range(digits, "digits", -_LARGEST_LOADED, _LARGEST_LOADED, call)
+        if specials is not None:
+            _check_range(specials, "specials", 0, _LARGEST_LOADED, call)
         self._clear()
         self._merge(row_ids, places[0], digits, specials)
         self._added(_MOST_UNCARRIED)
@@ -251,11 +263,18 @@ class GradAccumulator:
     def _carry(self) -> None:
         """Bring digits and specials into their range; the sums stay the same."""
         if self._uncarried:
+            self._make_room()
             for rows in self._slices():
                 _digits.carry(self._digits[:, rows])
             if self._specials is not None:
                 self._specials.clamp_(max=1)
             self._uncarried = 0
+
+    def _make_room(self) -> None:
+        """Add a place above a top digit that is full, but where that is past every format's range anyway."""
+        top, place = self._digits[-1], self._lowest + self._digits.shape[0]
+        if place in _PLACES and bool(((top >= _FULL) | (top <= -_FULL)).any()):
+            self._add_places(place, 1)
 
     def _slices(self) -> Iterator[slice]:
         """Yield the held rows, some at a time, so that temporaries stay small beside the sums."""
@@ -284,6 +303,13 @@ def _checked(state: Mapping[str, Any], key: str, shape: tuple[int | str, ...], c
         got = f"{key} {_arguments.dtype_name(tensor.dtype)} {tuple(tensor.shape)}"
         raise errors.bad_value("state", got, f"int64 ({', '.join(map(str, shape))})", call)
     return tensor
+
+
+def _check_range(tensor: torch.Tensor, key: str, least: int, most: int, call: str) -> None:
+    """Raise `ValueError` unless the integers of a state are in `[least, most]`."""
+    wrong = tensor[(tensor < least) | (tensor > most)]
+    if wrong.numel():
+        raise errors.bad_value("state", f"{key} with {int(wrong[0])}", f"{least} to {most}", call)
 
 
 def _counted(special: torch.Tensor) -> torch.Tensor:
