@@ -82,7 +82,7 @@ def judge(
         raise stopped(error, 2) from error
     except KeyboardInterrupt as error:
         raise stopped("interrupted: nothing was judged", 130) from error
-    raise typer.Exit(0 if found.ok else 1 if found.elements or found.broken else 3)
+    raise typer.Exit(0 if found.ok else 3 if found.nothing else 1)
 
 
 def _finish(found: JudgeReport, target: str, files: dict[str, Path | None]) -> None:

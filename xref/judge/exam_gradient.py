@@ -203,7 +203,7 @@ class GradientExam:
                 continue
             with self.framework.precision("float64" if "float64" in (route.source, route.result) else route.source):
                 if "condition" in record:
-                    _Invariance(self, route, case).run_all()
+                    _Invariance(self, route, case, only=record["condition"]).run_all()
                 else:
                     self._accuracy(route, case, record["layout"], record["id_dtype"])
             return
@@ -352,8 +352,8 @@ def _form_hints(message: str) -> tuple[str, ...]:
 class _Invariance:
     """A gradient's conditions (EMB-10) on one case: the plain call's bits, and every other's compared with them."""
 
-    def __init__(self, exam: GradientExam, route: Route, case: GradientCase) -> None:
-        self.exam, self.route, self.case = exam, route, case
+    def __init__(self, exam: GradientExam, route: Route, case: GradientCase, *, only: str | None = None) -> None:
+        self.exam, self.route, self.case, self.only = exam, route, case, only
         ids, cotangent = gradients.build(case)
         # One row is left to padding: the case has no token of it.
         self.ids = np.where(ids == 0, 1 % case.vocab, ids).astype(
@@ -405,6 +405,8 @@ class _Invariance:
         return formed(self.exam.framework, out, wanted).copy()
 
     def _compare(self, name: str, base: Bits, run: Callable[[], Bits], hints: tuple[str, ...] = ()) -> None:
+        if self.only not in (None, name):
+            return
         findings = self.exam.findings[f"EMB-10/{name}"]
         call = f"{self.exam.candidate.name}, {self.route.name}, {self.case.id}, condition {name}"
         record = {"route": self.route.name, "case": self.case, "condition": name}

@@ -117,7 +117,7 @@ def judge(
         findings["EMB-7/mode"].skipped.append("not in the smoke tier")
     _lacking(candidate, dtypes, findings, "only one call was run" if only is not None else None)
     if only is not None:  # one call is made to see it fail, or not
-        required, expected = tuple(check.id for check in CHECKS if findings[check.id].cases), {}
+        required, expected = tuple(name for name, found in findings.items() if found.elements or found.failed), {}
     judged = [_judged(check, findings[check.id], required, expected) for check in CHECKS]
     explainer = Explainer(exam.prober, gradient)
     signs.begin("explain", len(parts), len(parts))
@@ -171,10 +171,11 @@ def _one_of(where: str, value: str, allowed: tuple[str, ...]) -> str:
 
 
 def _selected(where: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the checks that names stand for: a check's own, or all of a clause."""
+    """Return the checks that names stand for: the one of that name, or else all of a clause."""
     found: list[str] = []
     for name in names:
-        some = [check.id for check in CHECKS if name in (check.id, check.clause)]
+        some = [check.id for check in CHECKS if name == check.id]
+        some = some or [check.id for check in CHECKS if name == check.clause]
         if not some:
             allowed = f"a clause or one of {', '.join(check_ids())}"
             raise errors.UsageError(errors.message(where, repr(name), allowed, _CALL))
@@ -191,7 +192,10 @@ def _again(only: str, exam: Exam, gradient: GradientExam, out_of_range: str) -> 
         elif "bad" in record:
             conduct.refused_again(exam.candidate, record, exam.findings["EMB-4"], out_of_range)
         else:
-            exam.note(exam.prober.run(msgspec.convert(record, Probe)))
+            probe = msgspec.convert(record, Probe)
+            if probe.verb not in exam.candidate.verbs:
+                raise ValueError(f"the candidate has no {probe.verb}")
+            exam.note(exam.prober.run(probe))
     except (msgspec.MsgspecError, KeyError, ValueError) as error:
         expected = "the record of a call, as a report has it"
         raise errors.UsageError(errors.message("--only", f"{only!r} ({error})", expected, _CALL)) from error

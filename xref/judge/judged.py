@@ -73,6 +73,11 @@ class JudgeReport(msgspec.Struct, kw_only=True):
         return sum(verdict.elements for verdict in self.verdicts)
 
     @property
+    def nothing(self) -> bool:
+        """Whether nothing was compared and nothing failed to be."""
+        return not (self.elements or self.broken or any(verdict.failed for verdict in self.verdicts))
+
+    @property
     def ok(self) -> bool:
         """Whether everything required passed, and something was compared."""
         return self.elements > 0 and not self.broken and not any(verdict.bad for verdict in self.verdicts)

@@ -1,0 +1,673 @@
+"""`xref judge`, `xref list` and `xref explain`: from a kernel's file to exit code, output and files."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import types
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from test_cli import MAIN, names_in, needs_torch, stopped, xref
+
+import xref as package
+from xref import cli_judge, errors
+from xref.bits import FORMATS
+from xref.contracts import embedding_faults
+from xref.judge import worker
+from xref.judge.checks import CHECKS, Finding, Findings, check_ids
+from xref.judge.exam import Exam
+from xref.judge.judge import _judged, _lacking, judge
+from xref.judge.judged import Judged, JudgeReport
+from xref.judge.verdict import Outcome
+from xref.judge.worker import Options
+from xref.spec import Tier
+from xref.targets import load_target
+
+SMOKE = ("--framework", "torch", "--tier", "smoke", "--dtype", "bfloat16")
+
+RIGHT = """
+import torch
+
+
+def kernel(token_ids, weight):
+    if token_ids.is_floating_point() or token_ids.is_complex() or token_ids.dtype == torch.bool:
+        raise TypeError
+    ids = token_ids.long()
+    if ((ids < 0) | (ids >= weight.shape[0])).any():
+        raise IndexError
+    return weight.index_select(0, ids.reshape(-1)).reshape(*ids.shape, weight.shape[1])
+"""
+WRONG = """
+import os
+import sys
+
+import torch
+import torch.nn.functional as F
+
+print("loaded")
+
+
+def kernel(token_ids, weight):
+    sys.stdout.write("a beep\\n")
+    os.write(1, b"a beep\\n")
+    out = F.embedding(token_ids.clamp(0, weight.shape[0] - 1).long(), weight)
+    return torch.where(token_ids[..., None] == 0, 0, out)
+"""
+LOADING, ENDED = "k.py:kernel: got ", " in part 'loading', expected it to end"
+OTHER_DTYPE = '{"dtype":"float9","vocab":3,"hidden":2,"ids":[1],"shape":[1]}'
+OTHER_VERB = '{"dtype":"bfloat16","vocab":3,"hidden":2,"ids":[1],"shape":[1],"verb":"forward_fp32"}'
+ONE_CALL = '{"dtype":"bfloat16","vocab":3,"hidden":2,"ids":[1],"shape":[1]}'
+
+
+def report_of(outcome=Outcome.PASS, elements=1, *, required=True, **more):
+    verdict = Judged(
+        check="EMB-7/padding",
+        clause="EMB-7",
+        condition="padding",
+        judgment="forward_invariance",
+        what="with padding",
+        required=required,
+        outcome=outcome,
+        cases=1,
+        elements=elements,
+        **{key: more.pop(key) for key in ("reason", "problems", "rerun", "explanations", "failed") if key in more},
+    )
+    fields = {"accumulate": "float32", "out_of_range": "raise", **more}
+    return JudgeReport(
+        xref="1",
+        operator="embedding",
+        contract_version=1,
+        candidate="k.py:kernel",
+        framework="torch",
+        version="2",
+        device="cpu",
+        device_name="CPU",
+        tier="smoke",
+        dtypes=["bfloat16"],
+        verdicts=[verdict],
+        seconds=0.1,
+        **fields,
+    )
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    """Let children find the package that is tested, from a folder without a `pyproject.toml`."""
+    root = str(Path(package.__file__).parents[1])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]))
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Make a run of `xref judge` return a report at once, or raise; what it was asked for is kept."""
+    asked = []
+
+    def make(result):
+        def supervised(options, progress=None):
+            asked.append(options)
+            if isinstance(result, BaseException):
+                raise result
+            return result
+
+        monkeypatch.setattr(cli_judge, "supervised", supervised)
+        return asked
+
+    return make
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Judge in this process, which is quick where nothing is to be run."""
+
+    def supervised(options, progress=None):
+        rest = msgspec.structs.asdict(options)
+        return judge(load_target(rest.pop("target"), "judge"), **rest)
+
+    monkeypatch.setattr(cli_judge, "supervised", supervised)
+
+
+def kernel_of(body, folder=None):
+    path = (folder or Path()) / "k.py"
+    path.write_text(body)
+    return f"{path}:kernel"
+
+
+# In a process of its own, as it is used
+
+
+class Finished(NamedTuple):
+    code: int
+    stdout: str
+    stderr: str
+
+
+def finished(*args, cwd=None):
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, *map(str, args)], cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+    )
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+@functools.cache
+def judged(name, *options):
+    """Judge a kernel once for all tests that look at it, in the folder of the first."""
+    folder = Path.cwd()
+    kernel_of({"right": RIGHT, "wrong": WRONG}[name])
+    files = ("--json", "out.json", "--junit", "out.xml", "--markdown", "out.md")
+    (folder / "out.md").write_text("before\n")
+    done = finished("judge", "k.py:kernel", *SMOKE, *files, *options)
+    return done, {path.name: path.read_text() for path in folder.glob("out.*")}
+
+
+def lines_of(check, stdout):
+    """Return what is told of a failed check."""
+    lines = stdout.splitlines()
+    [start] = [n for n, line in enumerate(lines) if re.match(rf"{re.escape(check)}( \(graded\))?: ", line)]
+    rest = [n for n, line in enumerate(lines) if n > start and not line.startswith("  ")]
+    return lines[start : rest[0]]
+
+
+def again(check, stdout):
+    [line] = [line for line in lines_of(check, stdout) if line.startswith("  again: xref ")]
+    return shlex.split(line.removeprefix("  again: xref "))
+
+
+@needs_torch
+def test_a_right_kernel_passes_with_exit_0_and_says_on_what():
+    done, files = judged("right")
+    assert (done.code, done.stderr) == (0, "")
+    assert re.search(
+        r"^k.py:kernel passes: torch \S+ on cpu \(.*\), smoke tier, [\d,]{8,} elements compared; 3 checks were skipped,"
+        r" for the reasons above\.$",
+        done.stdout.splitlines()[-1],
+    )
+    report = msgspec.json.decode(files["out.json"], type=JudgeReport)
+    assert report.ok
+    assert [verdict.check for verdict in report.verdicts] == list(check_ids())
+    assert {v.check: v.outcome for v in report.verdicts if v.outcome != "pass"} == {
+        "EMB-2": "skip",
+        "EMB-7/mode": "skip",
+        "EMB-4/traced": "skip",
+        "EMB-10/permuted": "fail",
+        "EMB-10/split": "fail",
+    }
+    assert files["out.md"].startswith("before\n### ✅ k.py:kernel passes: ")
+    suite = ET.fromstring(files["out.xml"])
+    assert {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")} == {
+        "tests": str(len(CHECKS)),
+        "failures": "0",
+        "errors": "0",
+        "skipped": "5",
+    }
+
+
+@needs_torch
+def test_a_wrong_kernel_is_exit_1_with_the_element_the_smallest_call_and_what_it_looks_like():
+    done, files = judged("wrong")
+    assert done.code == 1
+    first, *rest = lines_of("EMB-1", done.stdout)
+    assert re.match(
+        r"EMB-1: out\[\d+, \d+\]: got 0x0000, expected 0x\w{4} .*elements differ\) \[k.py:kernel.forward", first
+    )
+    assert "  smallest: k.py:kernel.forward bfloat16 1x2 patterns ids [0] 1 int64" in rest
+    assert "  consistent with padding-id-zeroed: the row of id 0 came back as zeros" in rest
+    assert "consistent with ids-clamped: that is how it fails" in " ".join(lines_of("EMB-4", done.stdout))
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("k.py:kernel does not pass: torch ")
+    assert last.endswith(", smoke tier: EMB-1, EMB-7/history, EMB-8, EMB-11, EMB-4.")
+    assert "**EMB-1**" in files["out.md"]
+    assert f"again: xref {shlex.join(again('EMB-1', done.stdout))}\n" in files["out.md"]
+    failed = [case.get("name") for case in ET.fromstring(files["out.xml"]) if case.find("failure") is not None]
+    assert failed == ["EMB-1", "EMB-7/history", "EMB-8", "EMB-11", "EMB-4"]
+
+
+@needs_torch
+def test_what_a_kernel_prints_goes_to_stderr():
+    done, _ = judged("wrong")
+    assert "loaded" not in done.stdout
+    assert "a beep" not in done.stdout
+    assert "loaded\n" in done.stderr
+    assert "a beep\n" in done.stderr
+
+
+@needs_torch
+@pytest.mark.parametrize("check", ["EMB-1", "EMB-8", "EMB-10/split", "EMB-4"])
+def test_the_command_of_a_failure_makes_that_call_alone_and_it_fails_again(check, tmp_path):
+    command = again(check, judged("wrong")[0].stdout)
+    kernel_of(WRONG)
+    done = finished(*command)
+    assert done.code == 1
+    assert again(check, done.stdout)[:-1] == command[:-1]
+    assert done.stdout.splitlines()[-1].endswith(f": {check}.")
+    assert "only one call was run" in done.stdout
+    assert "(graded)" not in done.stdout
+
+
+@needs_torch
+def test_the_command_of_a_failure_passes_once_the_kernel_is_mended():
+    command = again("EMB-1", judged("wrong")[0].stdout)
+    kernel_of(RIGHT)
+    done = finished(*command)
+    assert done.code == 0
+    assert "k.py:kernel passes: " in done.stdout
+
+
+@needs_torch
+def test_what_is_expected_to_fail_is_strict_both_ways():
+    known = ("EMB-1", "EMB-7/history", "EMB-8", "EMB-11", "EMB-4")
+    kernel_of(WRONG)
+    Path("pyproject.toml").write_text('[tool.xref.expect-fail]\n"EMB-8" = "later"\nEMB-11 = "later"\n')
+    done = finished("judge", "k.py:kernel", *SMOKE, *(f"--expect-fail={check}=later" for check in known[:2]),
+                    "--expect-fail", "EMB-4= never checked ")  # fmt: skip
+    assert done.code == 0
+    assert len(re.findall(r" later +[\d,]+ +[\d,]+ +xfail *\n", done.stdout)) == 4
+    assert len(re.findall(r" never checked +[\d,]+ +[\d,]+ +xfail *\n", done.stdout)) == 1
+    kernel_of(RIGHT)
+    done = finished("judge", "k.py:kernel", *SMOKE)
+    assert done.code == 1
+    assert "EMB-8: passed, expected to fail: later\n" in done.stdout
+    assert done.stdout.splitlines()[-1].endswith(", smoke tier: EMB-8, EMB-11.")
+
+
+@needs_torch
+def test_a_kernel_that_crashes_has_a_verdict():
+    kernel_of("import ctypes\n\n\ndef kernel(token_ids, weight):\n    return ctypes.string_at(0)\n")
+    done = finished("judge", "k.py:kernel", *SMOKE)
+    assert done.code == 1
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("k.py:kernel does not pass: ")
+    for part in ("accuracy", "invariance", "gradient"):
+        assert f"{part} (death by SIGSEGV)" in last
+    assert "EMB-1: accuracy: got death by SIGSEGV, expected it to end [judge]" in done.stdout
+    assert "EMB-4: process: got death by SIGSEGV, expected an error [k.py:kernel.forward, " in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@needs_torch
+def test_a_kernel_that_never_ends_has_a_verdict(monkeypatch):
+    monkeypatch.setattr(worker, "_SILENCE", 3.0)
+    result = xref("judge", kernel_of("def kernel(token_ids, weight):\n    while True:\n        pass\n"),
+                  "--framework", "torch", "--only", ONE_CALL)  # fmt: skip
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1].endswith(": one call (no answer within 3 s).")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("import ctypes\nctypes.string_at(0)\n", f"{LOADING}death by SIGSEGV{ENDED}"),
+        ("import os\nos._exit(7)\n", f"{LOADING}exit with code 7{ENDED}"),
+        ("raise SystemExit\n", "k.py: got SystemExit while importing it, expected it to import"),
+        ("kernel = 3\n", "k.py:kernel: got an object of type int, expected a callable or an object with forward"),
+    ],
+    ids=["crash", "exit", "SystemExit", "no kernel"],
+)
+def test_a_kernel_that_cannot_be_loaded_is_exit_2(body, told):
+    kernel_of(body)
+    assert stopped(2, "judge", "k.py:kernel") == f"{told} [judge]"
+
+
+def test_ctrl_c_ends_the_kernel_too():
+    kernel_of("import os, pathlib, time\npathlib.Path('pid').write_text(f'{os.getpid()}.')\ntime.sleep(100)\n")
+    running = subprocess.Popen(
+        [sys.executable, "-c", MAIN, "judge", "k.py:kernel", "--json", "out.json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    deadline, pid = time.monotonic() + 100, ""
+    while not pid.endswith(".") and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+        pid = Path("pid").read_text() if Path("pid").exists() else ""
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal sends it: to both
+    stdout, stderr = running.communicate(timeout=60)
+    assert (running.returncode, stdout, stderr) == (130, "", "xref: interrupted: nothing was judged\n")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.rstrip(".")), 0)
+    assert names_in(Path()) == ["k.py", "pid"]
+
+
+# Usage
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (["no.py:kernel"], "no.py: got no such file, expected a Python file"),
+        (["k.py"], "target: got 'k.py', expected pkg.mod:name or path/to/file.py:name"),
+        (["k.py:kernal"], "k.py: got no name 'kernal', expected one of kernel"),
+        (["no_such_module:kernel"], "no_such_module: got no module named 'no_such_module', expected a module"),
+        (["k.py:kernel", "--device", "tpu"], "--device: got tpu, expected a device that torch has here: cpu"),
+        (["k.py:kernel", "--require", "EMB-13"], "--require: got 'EMB-13', expected a clause or one of EMB-1, EMB-2,"),
+        (["k.py:kernel", "--expect-fail", "EMB-7/x=y"], "--expect-fail: got 'EMB-7/x', expected a clause or one of"),
+        (["k.py:kernel", "--expect-fail", "EMB-7"], "--expect-fail: got 'EMB-7', expected CHECK=\"reason\""),
+        (["k.py:kernel", "--expect-fail", "EMB-7= "], "--expect-fail: got 'EMB-7= ', expected CHECK=\"reason\""),
+        (["k.py:kernel", "--only", "{"], "--only: got '{' (Input data was truncated), expected the record of a call"),
+        (["k.py:kernel", "--only", "{}"], "--only: got '{}' (Object missing required field"),
+        (["k.py:kernel", "--only", '{"bad":"x","vocab":1}'], '--only: got \'{"bad":"x","vocab":1}\' ('),
+        (["k.py:kernel", "--only", OTHER_DTYPE], f"--only: got {OTHER_DTYPE!r} ("),
+        (["k.py:kernel", "--only", OTHER_VERB], f"--only: got {OTHER_VERB!r} ("),
+    ],
+    ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else "",
+)
+def test_what_is_asked_for_and_is_not_there_is_exit_2(args, line, here):
+    kernel_of(RIGHT)
+    told = stopped(2, "judge", *args, "--framework", "torch")
+    assert told.startswith(line)
+    assert told.endswith(" [judge]")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ("k.py:kernel", "--framework", "numpy"),
+        ("k.py:kernel", "--device", "auto"),
+        ("k.py:kernel", "--tier", "none"),
+        ("k.py:kernel", "--dtype", "int8"),
+        ("k.py:kernel", "--accumulate", "int8"),
+        ("k.py:kernel", "--out-of-range", "clip"),
+        ("k.py:kernel", "--no-such-option"),
+    ],
+    ids=" ".join,
+)
+def test_an_option_that_does_not_exist_is_exit_2(args, runs):
+    runs(AssertionError("ran"))
+    result = xref("judge", *args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Usage: xref judge" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[tool.xref", "pyproject.toml: got a file that cannot be read as TOML ("),
+        ("tool.xref = 3", "[tool.xref]: got 3, expected a table"),
+        ("[tool.xref]\nexpect = 1", "[tool.xref]: got 'expect', expected one of expect-fail, out-of-range, require"),
+        ("[tool.xref]\nrequire = 'EMB-2'", "[tool.xref] require: got 'EMB-2', expected a list of checks or clauses"),
+        ("[tool.xref]\nrequire = [2]", "[tool.xref] require: got [2], expected a list of checks or clauses"),
+        ("[tool.xref]\nexpect-fail = ['EMB-2']", "[tool.xref] expect-fail: got ['EMB-2'], expected a table of reasons"),
+        ("[tool.xref.expect-fail]\nx = ''", "[tool.xref] expect-fail: got {'x': ''}, expected a table of reasons"),
+        ("[tool.xref]\nout-of-range = 1", "[tool.xref] out-of-range: got 1, expected one of raise, poison, unchecked"),
+    ],
+)
+def test_settings_that_are_not_right_are_exit_2(text, line, runs):
+    runs(AssertionError("ran"))
+    Path("pyproject.toml").write_text(text)
+    told = stopped(2, "judge", "k.py:kernel")
+    assert told.startswith(line)
+    assert told.endswith(" [judge]")
+
+
+def test_a_project_without_settings_has_none(runs):
+    for text in ("", "[project]\nname = 'x'\n", "tool = 3\n"):
+        asked = runs(report_of())
+        Path("pyproject.toml").write_text(text)
+        assert xref("judge", "k.py:kernel").exit_code == 0
+        assert asked[-1] == Options(target="k.py:kernel")
+
+
+def test_options_add_to_the_settings_of_the_project(runs):
+    asked = runs(report_of())
+    Path("pyproject.toml").write_text(
+        '[tool.xref]\nrequire = ["EMB-2"]\nout-of-range = "poison"\nexpect-fail = { EMB-8 = "one", EMB-9 = "two" }\n'
+    )
+    xref("judge", "k.py:kernel", "--require", "EMB-10", "--expect-fail", "EMB-9=three", "--dtype", "float32")
+    xref("judge", "k.py:kernel", "--out-of-range", "raise", "--accumulate", "bfloat16", "--device", "cuda")
+    first, second = asked
+    assert (first.require, first.out_of_range, first.dtype) == (("EMB-2", "EMB-10"), "poison", ("float32",))
+    assert first.expect_fail == {"EMB-8": "one", "EMB-9": "three"}
+    assert (second.out_of_range, second.accumulate, second.device) == ("raise", "bfloat16", "cuda")
+
+
+# Verdicts, exit codes and files, of reports made by hand
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (report_of(), 0),
+        (report_of(Outcome.FAIL), 1),
+        (report_of(Outcome.FAIL, required=False), 0),
+        (report_of(Outcome.XFAIL), 0),
+        (report_of(Outcome.XPASS), 1),
+        (report_of(Outcome.XPASS, required=False), 1),
+        (report_of(Outcome.ERROR, 1), 1),
+        (report_of(Outcome.SKIP, 1), 1),
+        (report_of(Outcome.SKIP, 1, required=False), 0),
+        (report_of(broken={"gradient": "no answer"}), 1),
+        (report_of(Outcome.ERROR, 0, broken={"accuracy": "death by SIGSEGV"}), 1),
+        (report_of(Outcome.FAIL, 0, failed=2), 1),
+        (report_of(Outcome.SKIP, 0, required=False), 3),
+        (report_of(elements=0), 3),
+    ],
+)
+def test_the_exit_code_follows_from_the_report(result, code, runs):
+    runs(result)
+    assert xref("judge", "k.py:kernel").exit_code == code
+    assert result.ok == (code == 0)
+
+
+def test_interrupted_is_exit_130(runs):
+    runs(KeyboardInterrupt())
+    assert stopped(130, "judge", "k.py:kernel", "--json", "out.json") == "interrupted: nothing was judged"
+    assert names_in(Path()) == []
+
+
+def test_a_required_check_that_was_skipped_or_compared_nothing_is_told_of(runs):
+    runs(report_of(Outcome.SKIP, 1, reason="torch has none"))
+    result = xref("judge", "k.py:kernel", "--junit", "out.xml", "--markdown", "out.md")
+    assert "EMB-7/padding: required, and skipped: torch has none\n" in result.stdout
+    assert ET.fromstring(Path("out.xml").read_text())[0][0].tag == "failure"
+    assert "torch has none\n```" in Path("out.md").read_text()
+    runs(report_of(Outcome.ERROR, 0))
+    assert "EMB-7/padding: nothing was compared\n" in xref("judge", "k.py:kernel").stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "options"),
+    [
+        ({}, ""),
+        ({"accumulate": "bfloat16"}, " --accumulate bfloat16"),
+        ({"out_of_range": "poison"}, " --out-of-range poison"),
+    ],
+)
+def test_the_command_of_a_failure_has_the_options_that_it_depends_on(more, options, runs):
+    runs(report_of(Outcome.FAIL, problems=["out: wrong [k]"], rerun='{"shape":[1]}', explanations=["f: g"], **more))
+    result = xref("judge", "my dir/k.py:kernel")
+    assert lines_of("EMB-7/padding", result.stdout) == [
+        "EMB-7/padding: out: wrong [k]",
+        f"  again: xref judge 'my dir/k.py:kernel' --framework torch --device cpu{options} --only '{{\"shape\":[1]}}'",
+        "  consistent with f: g",
+    ]
+
+
+def test_a_summary_is_added_to_and_the_other_files_are_replaced(runs):
+    runs(report_of())
+    for path in ("out.json", "out.xml", "out.md"):
+        Path(path).write_text("before\n")
+    assert xref("judge", "k", "--json", "out.json", "--junit", "out.xml", "--markdown", "out.md").exit_code == 0
+    assert Path("out.json").read_text().startswith("{")
+    assert Path("out.xml").read_text().startswith("<?xml")
+    assert Path("out.md").read_text().startswith("before\n### ✅ k.py:kernel passes: ")
+    assert xref("judge", "k", "--markdown", "new.md").exit_code == 0
+    assert Path("new.md").read_text() == Path("out.md").read_text().removeprefix("before\n")
+    assert names_in(Path()) == ["new.md", "out.json", "out.md", "out.xml"]
+
+
+@pytest.mark.parametrize("option", ["--json", "--junit", "--markdown"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_run(option, runs):
+    runs(AssertionError("ran"))
+    Path("there").mkdir()
+    assert stopped(2, "judge", "k", option, "there") == f"{option}: got there, a folder, expected a file [judge]"
+    expected = "a file in a folder that can be written"
+    assert stopped(2, "judge", "k", option, "no/out") == f"{option}: got no/out, expected {expected} [judge]"
+
+
+def test_a_summary_that_cannot_be_added_to_ends_in_one_line_after_the_report(runs):
+    runs(report_of())
+    result = xref("judge", "k", "--markdown", "/dev/full")
+    expected = "xref: --markdown: got /dev/full, which cannot be written (No space left on device), expected a file"
+    assert (result.exit_code, result.stderr) == (2, f"{expected} [judge]\n")
+    assert "k.py:kernel passes: " in result.stdout
+
+
+# What the report is made from
+
+
+CHECK = CHECKS[0]
+
+
+def failing():
+    found = Findings()
+    found.fail(Finding("out: wrong", "k"), 3)
+    return found
+
+
+def passing():
+    found = Findings()
+    found.passed(3)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "outcome", "bad"),
+    [
+        (passing(), {}, "pass", False),
+        (failing(), {}, "fail", True),
+        (failing(), {"EMB-1": "why"}, "xfail", False),
+        (passing(), {"EMB-1": "why"}, "xpass", True),
+        (Findings(), {}, "error", True),
+        (Findings(), {"EMB-1": "why"}, "error", True),
+        (Findings(skipped=["none"]), {}, "skip", False),
+        (Findings(skipped=["none"]), {"EMB-1": "why"}, "skip", False),
+    ],
+)
+def test_an_outcome_follows_from_the_findings_and_from_what_is_expected(found, expected, outcome, bad):
+    verdict = _judged(CHECK, found, (), expected)
+    assert (verdict.outcome, verdict.bad) == (outcome, bad)
+    assert verdict.reason == {"xfail": "why", "xpass": "why", "skip": "none"}.get(outcome, "")
+
+
+def test_what_is_only_graded_decides_nothing_until_it_is_required_and_xpass_always():
+    [graded] = [check for check in CHECKS if check.id == "EMB-10/split"]
+    assert not _judged(graded, failing(), (), {}).bad
+    assert _judged(graded, failing(), ("EMB-10/split",), {}).bad
+    assert _judged(graded, Findings(skipped=["none"]), ("EMB-10/split",), {}).bad
+    assert not _judged(graded, failing(), (), {"EMB-10/split": "why"}).bad
+    assert _judged(graded, passing(), (), {"EMB-10/split": "why"}).bad
+
+
+def test_a_sign_of_life_follows_each_case():
+    signs = []
+    found = Findings(after_each=lambda: signs.append(found.cases))
+    found.passed(3)
+    found.fail(Finding("out: wrong", "k"), 3)
+    assert signs == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "main"),
+    [
+        (tuple(FORMATS), ("float32", "bfloat16")),
+        (("float8_e5m2", "float16"), ("float8_e5m2",)),
+        (("float16", "bfloat16"), ("bfloat16",)),
+    ],
+)
+def test_there_is_always_a_dtype_on_which_everything_is_tried(dtypes, main):
+    framework = types.SimpleNamespace(NAME="torch")
+    assert Exam(types.SimpleNamespace(framework=framework, device="cpu", verbs={}), Tier.SMOKE, dtypes, {}).main == main
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "modes", "check", "why"),
+    [
+        (("bfloat16",), {}, "EMB-7/gradient", "that framework has no such switch"),
+        (("float8_e5m2",), {"grad": None}, "EMB-10/repeat", "not tried on gradients of 8 bits"),
+        (("bfloat16",), {"grad": None}, "EMB-2", "the candidate has no forward_fp32"),
+    ],
+)
+def test_what_cannot_be_tried_has_a_reason(dtypes, modes, check, why):
+    framework = types.SimpleNamespace(NAME="that framework", gradient_modes=lambda: modes)
+    candidate = types.SimpleNamespace(framework=framework, verbs={"forward": None})
+    found = {name: Findings() for name in check_ids()}
+    found["EMB-8"].passed(3)
+    _lacking(candidate, dtypes, found, None)
+    assert _judged(CHECKS[check_ids().index(check)], found[check], (), {}).reason == why
+
+
+# xref list and xref explain
+
+MEMORY = "EMB-12 memory: No temporary the size of the table: extra memory grows with the tokens, not with V."
+SPLIT = "summed in parts, and the parts added"
+
+
+@pytest.mark.parametrize(
+    ("what", "headings", "cells"),
+    [
+        ("clauses", ["clause", "title", "what must hold"], ["EMB-12", "memory"]),
+        ("checks", ["check", "judgment", "required", "what"], ["EMB-10/split", "gradient_invariance", "graded"]),
+        ("cases", ["case", "tier"], ["bfloat16-tagged-300x33-zipf-257-int64", "smoke"]),
+        ("faults", ["fault", "looks", "report"], ["ids-clamped"]),
+        ("kernels", ["kernel", "operator", "framework", "devices", "priority", "from"],
+         ["native", "embedding", "torch", "cuda, rocm, tpu, cpu", "0", "xref"]),
+    ],
+)  # fmt: skip
+def test_a_list_has_a_row_for_each(what, headings, cells):
+    result = xref("list", what)
+    assert (result.exit_code, result.stderr) == (0, "")
+    rows = [re.split(r" {2,}", line.strip()) for line in result.stdout.splitlines()]
+    assert headings in rows
+    assert [row for row in rows if row[: len(cells)] == cells]
+
+
+def test_a_list_of_something_else_is_exit_2():
+    assert xref("list", "things").exit_code == 2
+    assert xref("list").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("EMB-10/split", ["EMB-10/split (gradient_invariance, graded, unless --require asks for it): " + SPLIT]),
+        ("EMB-12", [MEMORY, "EMB-12 (conduct, required): no temporary of the table's size"]),
+        ("memory", [MEMORY]),
+    ],
+)
+def test_a_clause_and_a_check_are_explained_in_their_own_words(name, lines):
+    result = xref("explain", name)
+    assert (result.exit_code, result.stdout.splitlines(), result.stderr) == (0, lines, "")
+
+
+def test_a_clause_is_explained_with_all_of_its_conditions():
+    lines = xref("explain", "EMB-7").stdout.splitlines()
+    assert lines[0].startswith("EMB-7 invariance: ")
+    assert [line.partition(" ")[0] for line in lines[1:]] == [each for each in check_ids() if each.startswith("EMB-7/")]
+
+
+@pytest.mark.parametrize("fault", embedding_faults.FAULTS, ids=lambda fault: fault.name)
+def test_every_fault_is_explained(fault):
+    lines = xref("explain", fault.name).stdout.splitlines()
+    assert lines[:2] == [f"{fault.name}: {fault.looks}", fault.does]
+    assert lines[2:] == ([f"Reported as {fault.report}."] if fault.report else [])
+
+
+def test_what_nobody_knows_is_exit_2():
+    expected = "a clause, a check or a fault, as `xref list clauses|checks|faults` has them"
+    assert stopped(2, "explain", "EMB-[13]") == f"name: got 'EMB-[13]', expected {expected} [explain]"
+
+
+def test_a_child_that_says_why_it_cannot_judge_is_heard():
+    with pytest.raises(errors.UsageError, match=r"^no\.py: got no such file, expected a Python file \[judge\]$"):
+        worker.supervised(Options(target="no.py:kernel"))
