@@ -52,7 +52,9 @@ Found = tuple[float, str, str]
 def explain(seen: Observation, hints: tuple[str, ...] = ()) -> list[tuple[str, str]]:
     """Return `(fault, what was seen)`, ranked, for a probe that failed; `hints`: what the way it fails speaks for."""
     found = list(_from_form(seen))
-    if seen.got is not None and seen.wrong is not None:
+    if seen.probe.table == "sparse" and seen.wrong is not None:
+        found.append((1.0, "row-offset-overflow", "only a table past 2**31 elements comes back wrong"))
+    elif seen.got is not None and seen.wrong is not None:
         ids = ids_of(seen.probe)
         table = table_of(seen.probe, ids)
         if table.nbytes < 1 << 28:
@@ -142,23 +144,28 @@ def _from_rows(wrong: _Wrong) -> Iterator[Found]:
     asked = set(wrong.ids[tokens].tolist())
     kept = set(wrong.ids[right].tolist())
     moves: list[tuple[float, str, Callable[[int, int], int], str]] = [
-        (0.97, "ids-narrowed-to-8-bits", lambda t, i: i % 256, "modulo 256"),
-        (0.97, "ids-narrowed-to-8-bits", lambda t, i: i % 128, "modulo 128"),
-        (0.97, "ids-narrowed-to-8-bits", lambda t, i: ((i + 128) % 256 - 128) % (last + 1), "as signed 8 bits"),
-        (0.97, "ids-narrowed-to-16-bits", lambda t, i: i % 65536, "modulo 65536"),
-        (0.97, "ids-narrowed-to-16-bits", lambda t, i: i % 32768, "modulo 32768"),
-        (0.97, "ids-narrowed-to-16-bits", lambda t, i: ((i + 2**15) % 2**16 - 2**15) % (last + 1), "as signed 16 bits"),
-        (0.96, "ids-through-float", _by_float("bfloat16", last), "rounded to bfloat16"),
-        (0.96, "ids-through-float", _by_float("float16", last), "rounded to float16"),
-        (0.96, "ids-through-float", _by_float("float32", last), "rounded to float32"),
+        (0.99, "ids-narrowed-to-8-bits", lambda t, i: i % 256, "modulo 256"),
+        (0.99, "ids-narrowed-to-8-bits", lambda t, i: i % 128, "modulo 128"),
+        (0.99, "ids-narrowed-to-8-bits", lambda t, i: ((i + 128) % 256 - 128) % (last + 1), "as signed 8 bits"),
+        (0.99, "ids-narrowed-to-16-bits", lambda t, i: i % 65536, "modulo 65536"),
+        (0.99, "ids-narrowed-to-16-bits", lambda t, i: i % 32768, "modulo 32768"),
+        (0.99, "ids-narrowed-to-16-bits", lambda t, i: ((i + 2**15) % 2**16 - 2**15) % (last + 1), "as signed 16 bits"),
+        (0.985, "ids-through-float", _by_float("bfloat16", last), "rounded to bfloat16"),
+        (0.985, "ids-through-float", _by_float("float16", last), "rounded to float16"),
+        (0.985, "ids-through-float", _by_float("float32", last), "rounded to float32"),
         (0.95, "packed-pairs", lambda t, i: i ^ 1, "the other one of its pair"),
+        (0.95, "packed-pairs", lambda t, i: i & ~1, "the even one of its pair"),
         (0.93, "row-off-by-one", lambda t, i: i - 1, "the one before"),
         (0.93, "row-off-by-one", lambda t, i: i + 1, "the one after"),
     ]
     for weight, fault, move, how in moves:
         if explains(move):
             # One id alone may be anything; the same step for several is no accident.
-            yield weight if len(asked) > 1 else weight - 0.25, fault, f"{what}: {how}"
+            yield (
+                weight if len(asked) > 1 or (weight > 0.98 and wrong.probe.vocab > 2**16) else weight - 0.25,
+                fault,
+                f"{what}: {how}",
+            )
     places: list[tuple[float, str, Callable[[int], int], str]] = [
         (0.8, "neighbour-dependent", lambda t: t - 1, "that of the token before"),
         (0.8, "neighbour-dependent", lambda t: t + 1, "that of the token after"),
@@ -172,6 +179,8 @@ def _from_rows(wrong: _Wrong) -> Iterator[Found]:
         yield 0.85, "some-rows-wrong", f"{what}; only ids {sorted(asked)[:8]} are wrong"
     elif asked & kept:
         yield 0.65, "position-dependent", f"{what}; other tokens of the same ids are right"
+    if asked == {last} and last % 2 == 0 and all(last - 1 in r for r in held.values()):
+        yield 0.98, "packed-pairs", f"{what}: the last row of an odd number of them has no pair"
     if all(last in r for r in held.values()) and kept and min(asked) > max(kept):
         yield 0.9, "last-rows-lost", f"{what}: the last one"
 
@@ -209,7 +218,9 @@ def _from_elements(wrong: _Wrong) -> Iterator[Found]:
         yield 0.99, rounded, f"{what}, as rounding and widening again gives"
         return
     poisoned = got_nan & ~nan
-    if poisoned.any() and wrong.table.shape[0] > 1:
+    if poisoned.any() and wrong.table.shape[0] == 1:
+        yield 0.9, "some-rows-wrong", f"the only row of a table has NaN where it has none: {what}"
+    elif poisoned.any():
         weight = 0.98 if wrong.probe.table == "poisoned" else 0.8
         yield weight * (0.6 + 0.4 * share(poisoned)), "one-hot-product", f"NaN where the row has none: {what}"
     quieted = nan & got_nan
@@ -346,13 +357,22 @@ def _from_tokens(wrong: _Wrong) -> Iterator[Found]:
     ):
         yield 0.9, "padding-id-zeroed", f"the row of id {sorted(asked)[0]} came back as zeros"
     if asked and not asked & right and right:
-        yield 0.72 if len(asked) <= 8 else 0.5, "some-rows-wrong", f"only ids {sorted(asked)[:8]} are wrong: {how}"
-        if min(asked) > max(right):
-            yield 0.88, "last-rows-lost", f"ids from {min(asked)} on give {how}"
-    if 0 < tokens.size < count and tokens[0] > 0 and tokens.size == count - tokens[0] and asked & right:
-        yield 0.8, "tokens-past-a-tile-wrong", f"tokens {tokens[0]} to {count - 1} are wrong, those before are right"
+        few = len(asked) <= 8 and len(asked) * 8 < len(right) and _rows_alike(wrong, asked)
+        yield 0.97 if few else 0.6, "some-rows-wrong", f"only ids {sorted(asked)[:8]} are wrong: {how}"
+        if min(asked) > max(right) and zero:
+            yield 0.975, "last-rows-lost", f"ids from {min(asked)} on give {how}"
+    every = np.flatnonzero(wrong.differs.any(axis=1))
+    if 0 < every.size < count and every[0] > 0 and every.size > 0.9 * (count - every[0]) and asked & right:
+        yield 0.98, "tokens-past-a-tile-wrong", f"tokens {tokens[0]} to {count - 1} are wrong, those before are right"
     elif 0 < tokens.size < count and asked & right:
         yield 0.6, "position-dependent", f"tokens {tokens[:6].tolist()} are wrong, others of the same ids are right"
+
+
+def _rows_alike(wrong: _Wrong, asked: set[int]) -> bool:
+    """Return whether nothing but their ids tells the wrong rows from others: no special element, and all are wrong."""
+    rows = wrong.expected[wrong.tokens]
+    special = (rows & wrong.fmt.uint.type(wrong.fmt.sign - 1)) > wrong.fmt.largest_finite
+    return not special.any() or bool(wrong.differs[wrong.tokens].all(axis=1).any())
 
 
 def _from_layout(wrong: _Wrong) -> Iterator[Found]:
@@ -369,8 +389,6 @@ def _from_layout(wrong: _Wrong) -> Iterator[Found]:
         yield 0.98, "id-dtype-misread", f"ids of {probe.id_dtype} come back wrong"
     if probe.mode != "plain":
         yield 0.8, "gradient-mode-dependent", f"under {probe.mode} it comes back wrong"
-    if probe.table == "sparse" or probe.vocab * probe.hidden > 2**31:
-        yield 0.985, "row-offset-overflow", "a table past 2**31 elements comes back wrong"
     if wrong.ids.size >= 64:
         yield 0.52, "other-path-by-batch-size", f"no fewer than {wrong.ids.size} tokens show it"
 

@@ -8,7 +8,6 @@ from xref.judge.checks import Finding, Findings
 from xref.judge.diagnose import explain
 from xref.judge.diagnose_gradient import explain_gradient
 from xref.judge.exam_gradient import GradientExam
-from xref.judge.isolate import CrashedError, limited
 from xref.judge.judged import Judged
 from xref.judge.probes import Probe, Prober
 from xref.judge.shrink import bad, smallest
@@ -33,11 +32,7 @@ class Explainer:
         for n, finding in enumerate(_chosen(findings.failures)):
             if n and time.monotonic() > self.deadline:
                 break
-            try:
-                with limited(_SECONDS):
-                    call, rerun, faults = self._looked_into(finding)
-            except CrashedError:
-                continue
+            call, rerun, faults = self._looked_into(finding)
             if not verdict.smallest:
                 verdict.smallest, verdict.rerun = call, rerun
             for place, (fault, what) in enumerate(faults):

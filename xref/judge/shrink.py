@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -12,7 +13,8 @@ from xref.judge.probes import Observation, Probe, Prober, ids_of
 
 __all__ = ["bad", "smallest"]
 
-_RUNS = 80  # calls that shrinking may take
+_RUNS = 80  # calls that shrinking may take, and seconds
+_SECONDS = 3.0
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1000)
 
 
@@ -24,11 +26,11 @@ def bad(seen: Observation) -> bool:
 def smallest(seen: Observation, prober: Prober) -> Observation:
     """Return what the smallest probe shows that fails in the same way as the one seen, itself if there is none."""
     kind = _kind(seen)
-    left = [_RUNS]
+    left, deadline = [_RUNS], time.monotonic() + _SECONDS
 
     def fails(smaller: Probe) -> bool:
         nonlocal seen
-        if left[0] <= 0:
+        if left[0] <= 0 or time.monotonic() > deadline:
             return False
         left[0] -= 1
         tried = prober.run(smaller)
