@@ -64,15 +64,13 @@ def probes(verb: str, dtype: str, framework: str, tier: Tier) -> Iterator[Probe]
     make = functools.partial(Probe, verb=verb, dtype=dtype, id_dtype="int32" if jax and dtype != "float64" else "int64")
     yield from _values(make, dtype)
     yield from _empty(make)
+    yield from _smoke(make, jax=jax)
     if tier is Tier.SMOKE:
-        yield from _smoke(make, jax=jax)
         return
     main = dtype in _MAIN
     yield from _shapes(make, jax=jax, main=main)
     yield from _ids(make, jax=jax, x64=dtype == "float64")
     yield from _every_id(make, jax=jax, main=main)
-    if not jax:
-        yield from _layouts(make)
     if verb == "forward" and dtype in ("float8_e5m2", "bfloat16"):
         # Past 2**31 elements, of which only the rows looked up are resident.
         yield make(vocab=40000, hidden=65536, table="sparse", ids="boundary", shape=(18,))
