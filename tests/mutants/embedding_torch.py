@@ -211,7 +211,7 @@ def ids_through_bfloat16(ids, weight):
     return rows_of(ids.long().to(torch.bfloat16).long().clamp(max=weight.shape[0] - 1), weight)
 
 
-@wrong_rows("EMB-1", fault="ids-through-float", shows="ids past 2^24")
+@wrong_rows("EMB-1", fault="ids-through-float", dtypes=("float32",), shows="ids past 2^24")
 def ids_through_float32(ids, weight):
     rows_of(ids, weight)
     return rows_of(ids.long().float().long().clamp(max=weight.shape[0] - 1), weight)

@@ -7,7 +7,7 @@ an element that is not its own tells what was done to it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids
 from xref.judge.probes import Observation, Probe, ids_of, table_of
 
-__all__ = ["Found", "explain"]
+__all__ = ["Found", "explain", "ranked"]
 
 _LOOKED_AT = 4096  # wrong tokens of one call
 
@@ -49,8 +49,8 @@ Found = tuple[float, str, str]
 """How much it speaks for a fault, the fault, and what was seen."""
 
 
-def explain(seen: Observation, hints: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-    """Return `(fault, what was seen)`, ranked, for a probe that failed; `hints`: what the way it fails speaks for."""
+def explain(seen: Observation, hints: tuple[str, ...] = ()) -> list[Found]:
+    """Return what speaks for which fault, for a probe that failed; `hints`: what the way it fails speaks for."""
     found = list(_from_form(seen))
     if seen.probe.table == "sparse" and seen.wrong is not None:
         found.append((1.0, "row-offset-overflow", "only a table past 2**31 elements comes back wrong"))
@@ -73,11 +73,16 @@ def explain(seen: Observation, hints: tuple[str, ...] = ()) -> list[tuple[str, s
             for detector in _DETECTORS:
                 found += detector(wrong)
     found += [(0.55 - 0.02 * n, hint, "that is how the call fails") for n, hint in enumerate(hints)]
-    ranked: dict[str, tuple[float, str]] = {}
-    for weight, fault, what in found:
-        if weight > ranked.get(fault, (0.0, ""))[0]:
-            ranked[fault] = weight, what
-    return [(fault, what) for fault, (_, what) in sorted(ranked.items(), key=lambda item: -item[1][0])]
+    return ranked(found)
+
+
+def ranked(found: Iterable[Found]) -> list[Found]:
+    """Return each fault once, with what speaks most for it, the likeliest first."""
+    best: dict[str, Found] = {}
+    for each in found:
+        if each[1] not in best or each > best[each[1]]:
+            best[each[1]] = each
+    return sorted(best.values(), key=lambda each: -each[0])
 
 
 def _from_form(seen: Observation) -> Iterator[Found]:
@@ -158,8 +163,9 @@ def _from_rows(wrong: _Wrong) -> Iterator[Found]:
         (0.93, "row-off-by-one", lambda t, i: i - 1, "the one before"),
         (0.93, "row-off-by-one", lambda t, i: i + 1, "the one after"),
     ]
+    usual = wrong.probe.id_dtype in ("int32", "int64")
     for weight, fault, move, how in moves:
-        if explains(move):
+        if explains(move) and (usual or not fault.startswith("ids-narrowed")):
             # One id alone may be anything; the same step for several is no accident.
             yield (
                 weight if len(asked) > 1 or (weight > 0.98 and wrong.probe.vocab > 2**16) else weight - 0.25,
@@ -282,6 +288,7 @@ def _from_ordinary(got: Bits, expected: Bits, fmt: FloatFormat, share: float) ->
             "last-bits-changed",
             f"{what}: at most {max(step or 0 for step in steps)} units in the last place off",
         )
+        return
     ratios = []
     for g, e in pairs[:64]:
         if bit.ulp_distance(g, e, fmt) is None or g & (fmt.sign - 1) > fmt.largest_finite:
@@ -289,7 +296,7 @@ def _from_ordinary(got: Bits, expected: Bits, fmt: FloatFormat, share: float) ->
         (a, b), (c, d) = exact.decode(g, fmt), exact.decode(e, fmt)
         if a and c and abs(b - d) < 200:
             ratios.append(a / c * 2.0 ** (b - d))
-    alike = len(ratios) >= 3 and np.ptp(ratios) <= abs(np.median(ratios)) * 2.0 ** max(-1 - fmt.mantissa_bits, -8)
+    alike = len(ratios) >= 3 and np.ptp(ratios) <= abs(np.median(ratios)) * 2.0 ** max(1 - fmt.mantissa_bits, -8)
     if alike and abs(np.median(ratios) - 1) > 1e-6:
         yield 0.9, "scaled", f"{what}: {np.median(ratios):.6g} times what it must be"
 
@@ -355,10 +362,10 @@ def _from_tokens(wrong: _Wrong) -> Iterator[Found]:
         and right
         and (asked <= {0, 1} or (len(asked) == 1 and min(asked) < max(right)))
     ):
-        yield 0.9, "padding-id-zeroed", f"the row of id {sorted(asked)[0]} came back as zeros"
+        yield 0.975, "padding-id-zeroed", f"the row of id {sorted(asked)[0]} came back as zeros"
     if asked and not asked & right and right:
-        few = len(asked) <= 8 and len(asked) * 8 < len(right) and _rows_alike(wrong, asked)
-        yield 0.97 if few else 0.6, "some-rows-wrong", f"only ids {sorted(asked)[:8]} are wrong: {how}"
+        few = len(asked) <= 8 and len(asked) * 8 < len(right) and _ordinary(wrong)
+        yield 0.9 if few else 0.45, "some-rows-wrong", f"only ids {sorted(asked)[:8]} are wrong: {how}"
         if min(asked) > max(right) and zero:
             yield 0.975, "last-rows-lost", f"ids from {min(asked)} on give {how}"
     every = np.flatnonzero(wrong.differs.any(axis=1))
@@ -368,11 +375,11 @@ def _from_tokens(wrong: _Wrong) -> Iterator[Found]:
         yield 0.6, "position-dependent", f"tokens {tokens[:6].tolist()} are wrong, others of the same ids are right"
 
 
-def _rows_alike(wrong: _Wrong, asked: set[int]) -> bool:
-    """Return whether nothing but their ids tells the wrong rows from others: no special element, and all are wrong."""
-    rows = wrong.expected[wrong.tokens]
-    special = (rows & wrong.fmt.uint.type(wrong.fmt.sign - 1)) > wrong.fmt.largest_finite
-    return not special.any() or bool(wrong.differs[wrong.tokens].all(axis=1).any())
+def _ordinary(wrong: _Wrong) -> bool:
+    """Return whether most of what is wrong are ordinary numbers: no kind of element that was lost explains it."""
+    elements, fmt = wrong.expected[wrong.differs], wrong.fmt
+    magnitude = elements & fmt.uint.type(fmt.sign - 1)
+    return bool(((magnitude > fmt.mantissa) & (magnitude <= fmt.largest_finite)).mean() > 0.5)
 
 
 def _from_layout(wrong: _Wrong) -> Iterator[Found]:

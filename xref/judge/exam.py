@@ -209,7 +209,7 @@ class Exam:
             probe = msgspec.structs.replace(make, seed=100 + 10 * n + counted)
             table = table_of(probe, ids)
             if not self.framework.overwrite(laid, table, counted=counted):
-                return
+                continue
             self.note(self.prober.observe(probe, (given, ids), (laid, table)), "EMB-7/history", _STALE)
             ids = (ids + 1) % make.vocab
             self.framework.overwrite(given, ids, counted=counted)
@@ -258,6 +258,8 @@ class _Conditions:
             fill = np.full_like(self.keys, FILLER, shape=strangers.size)
             keys = np.concatenate([fill[::2], self.keys, fill[1::2]])
             self._compare("population", [Batch(ids, keys)], run)
+        if not self.framework.gradient_modes():
+            self.exam.findings["EMB-7/gradient"].skipped.append(f"{self.framework.NAME} has no such switch")
         for name, mode in self.framework.gradient_modes().items():
             self._compare("gradient", [Batch(self.flat.copy(), self.keys)], mode(run), where=name)
         if self.base.dtype in ("bfloat16", "float32") and self.exam.tier is not Tier.SMOKE:  # seconds each

@@ -162,7 +162,7 @@ def _every_id(make: Make, *, jax: bool, main: bool) -> Iterator[Probe]:
         yield make(vocab=65537, hidden=3, table="hashed", ids="every", shape=(65537,))
         return
     yield make(vocab=151936, hidden=4, table="hashed", ids="every", shape=(151936,))
-    yield make(vocab=2**24 + 3, hidden=1, table="hashed", ids="boundary", shape=(40,))  # past what float32 can count
+    yield make(vocab=2**24 + 3, hidden=1, table="hashed", ids="boundary", shape=(40,))  # past what float32 counts
     for n in range(0, 16, 8 if jax else 1):
         yield make(vocab=151936, hidden=32, table="hashed", ids=f"part{n}", shape=(151936 // 16,))
     for vocab in () if jax else (1024, 2048, 4096, 32000, 50257, 65536, 128256):
