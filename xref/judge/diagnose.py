@@ -16,7 +16,7 @@ from xref import exact
 from xref.bits import FORMATS, Bits, FloatFormat
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids
-from xref.judge.probes import Observation, Probe, ids_of, table_of
+from xref.judge.probes import SLICES, Observation, Probe, ids_of, table_of
 
 __all__ = ["Found", "explain", "ranked"]
 
@@ -384,12 +384,12 @@ def _ordinary(wrong: _Wrong) -> bool:
 
 def _from_layout(wrong: _Wrong) -> Iterator[Found]:
     probe = wrong.probe
-    if probe.layout == "offset by one element":
-        yield 0.93, "storage-offset-ignored", "a table that begins one element later in its memory comes back wrong"
+    if probe.layout in ("offset by one element", *SLICES):
+        yield 0.93, "storage-offset-ignored", f"a table that is {probe.layout} comes back wrong"
     elif probe.layout != "dense":
         yield 0.93, "table-strides-ignored", f"a table that is {probe.layout} comes back wrong"
-    if probe.id_layout == "offset by one":
-        yield 0.6, "storage-offset-ignored", "ids that begin one element later in their memory come back wrong"
+    if probe.id_layout in ("offset by one", "slice of a longer one"):
+        yield 0.94, "storage-offset-ignored", f"ids that are {probe.id_layout} come back wrong"
     if probe.id_layout != "dense":
         yield 0.93, "ids-strides-ignored", f"ids that are {probe.id_layout} come back wrong"
     if probe.id_dtype not in ("int64", "int32"):

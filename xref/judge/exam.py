@@ -51,7 +51,8 @@ class Exam:
         """Every call of the sweeps, compared with the exact answer (EMB-1, EMB-2, EMB-3, EMB-5)."""
         for verb, dtype in self._pairs():
             for probe in probes(verb, dtype, self.framework.NAME, self.tier):
-                self.note(self.prober.run(probe))
+                elsewhere = probe.layout != "dense" or probe.id_layout != "dense"
+                self.note(self.prober.run(probe), "EMB-7/layout" if elsewhere else None)
             rewritten = self.prober.rewritten()
             if rewritten is not None:
                 finding = Finding(
@@ -224,6 +225,7 @@ _HINTS = {
     "position": ("position-dependent",),
     "neighbours": ("neighbour-dependent",),
     "padding": ("neighbour-dependent", "position-dependent"),
+    "layout": ("ids-strides-ignored", "table-strides-ignored"),
     "chunked": ("other-path-by-batch-size",),
     "decode": ("other-path-by-batch-size",),
     "permuted": ("position-dependent", "neighbour-dependent"),

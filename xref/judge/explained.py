@@ -71,7 +71,7 @@ class Explainer:
         return f"{self.prober.candidate.name}.{seen.probe}", seen.probe.to_json(), faults
 
     def _plain(self, whole: Observation) -> Observation:
-        """Return what the same call shows in plain memory if it fails there too: then the layout is not what is wrong."""
+        """Return what the same call shows in plain memory if it fails there too: then no layout is wrong."""
         plain = msgspec.structs.replace(whole.probe, layout="dense", id_layout="dense", mode="plain")
         if plain == whole.probe:
             return whole

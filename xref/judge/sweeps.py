@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from xref.bits import FORMATS
 from xref.judge.conditions import TABLE_LAYOUTS
-from xref.judge.probes import ID_LAYOUTS, Probe
+from xref.judge.probes import ID_LAYOUTS, SLICES, Probe
 from xref.spec import Tier
 
 __all__ = ["probes"]
@@ -173,10 +173,10 @@ def _every_id(make: Make, *, jax: bool, main: bool) -> Iterator[Probe]:
 
 def _layouts(make: Make) -> Iterator[Probe]:
     """Tables and ids elsewhere in memory, at narrow, odd and wide rows."""
-    for layout in TABLE_LAYOUTS:
+    for layout in (*TABLE_LAYOUTS, *SLICES):
         for vocab, hidden, tokens in ((61, 5, 7), (61, 64, 33), (40, 1185, 33), (300, 128, 1100)):
             yield make(vocab=vocab, hidden=hidden, table="hashed", ids="zipf", shape=(tokens,), layout=layout)
-    for layout in ID_LAYOUTS:
+    for layout in (*ID_LAYOUTS, "slice of a longer one"):
         for shape in ((33,), (4, 9), (2, 3, 5), (1100,)):
             yield make(vocab=61, hidden=33, table="hashed", ids="zipf", shape=shape, id_layout=layout)
             yield make(vocab=61, hidden=33, table="hashed", ids="zipf", shape=shape, id_layout=layout, id_dtype="int32")
