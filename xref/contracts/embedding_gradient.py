@@ -25,7 +25,7 @@ __all__ = ["GradientCase", "build", "cases", "digests", "exact_answer", "reorder
 _Make = Callable[[int, int, FloatFormat], Bits]
 
 
-class GradientCase(msgspec.Struct, frozen=True, kw_only=True):
+class GradientCase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One fixed-seed input of the gradient: token ids of a shape, and the bits of `S + (hidden,)` cotangents."""
 
     source: str

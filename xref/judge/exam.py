@@ -46,6 +46,8 @@ class Exam:
         self.framework = self.candidate.framework
         self.jax = self.framework.NAME == "jax"
         self.id_dtype = "int32" if self.jax else "int64"
+        # Those on which everything is tried; the others get what is quick.
+        self.main = tuple(dtype for dtype in self.dtypes if dtype in ("bfloat16", "float32")) or self.dtypes[:1]
 
     def accuracy(self) -> None:
         """Every call of the sweeps, compared with the exact answer (EMB-1, EMB-2, EMB-3, EMB-5)."""
@@ -95,7 +97,7 @@ class Exam:
     def invariance(self) -> None:
         """Every condition of clause EMB-7, and repeats (EMB-6)."""
         for verb, dtype in self._pairs():
-            if self.tier is Tier.SMOKE and dtype not in ("bfloat16", "float32"):
+            if self.tier is Tier.SMOKE and dtype not in self.main:
                 continue
             base = self._base(verb, dtype)
             ids = ids_of(base)
@@ -107,7 +109,7 @@ class Exam:
                 conditions = _Conditions(self, base, ids, table_of(base, ids), seen.got.copy())
                 conditions.run_all()
                 self._repeats(verb, dtype)
-                if not self.jax or dtype in ("bfloat16", "float32"):
+                if not self.jax or dtype in self.main:
                     self._history(verb, dtype)
 
     def _base(self, verb: str, dtype: str) -> Probe:
@@ -247,7 +249,7 @@ class _Conditions:
         """Run the conditions one after the other."""
         run = self.exam.candidate.verbs[self.base.verb]
         vocab = self.base.vocab
-        short = self.exam.jax and self.base.dtype not in ("bfloat16", "float32")
+        short = self.exam.jax and self.base.dtype not in self.exam.main
         for name, plan in CONDITIONS.items():
             if short and name in ("layout", "chunked", "decode", "neighbours"):
                 continue  # each of their shapes is compiled anew
@@ -264,7 +266,7 @@ class _Conditions:
             self.exam.findings["EMB-7/gradient"].skipped.append(f"{self.framework.NAME} has no such switch")
         for name, mode in self.framework.gradient_modes().items():
             self._compare("gradient", [Batch(self.flat.copy(), self.keys)], mode(run), where=name)
-        if self.base.dtype in ("bfloat16", "float32") and self.exam.tier is not Tier.SMOKE:  # seconds each
+        if self.base.dtype in self.exam.main and self.exam.tier is not Tier.SMOKE:  # seconds each
             for name, mode in self.framework.modes().items():
                 self._optional(name, mode(run))
 
