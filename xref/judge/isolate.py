@@ -8,10 +8,12 @@ opened it) they run here, last of all, under a clock that ends a loop of Python.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import pickle
 import select
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -21,8 +23,11 @@ from typing import Any
 __all__ = ["CrashedError", "limited", "run_in_child"]
 
 
-class CrashedError(Exception):
-    """A child process died, or did not end in time; the message says which."""
+class CrashedError(BaseException):
+    """A call did not end in time.
+
+    As with KeyboardInterrupt: no `except Exception` on the way, a kernel's or the judge's own, may take it for a result.
+    """
 
 
 def run_in_child(run: Callable[[Callable[[Any], None]], None], *, seconds: float) -> tuple[list[Any], str | None]:
@@ -50,14 +55,16 @@ def _child(run: Callable[[Callable[[Any], None]], None], writer: int) -> None:
         silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, 1)
         os.dup2(silent, 2)
+        sys.stdout = sys.stderr = os.fdopen(silent, "w")  # they may be no files of 1 and 2, as in a notebook
+        faulthandler.disable()
 
-        def send(message: Any) -> None:
-            data = pickle.dumps(message)
+        def write(data: bytes) -> None:
             view = memoryview(len(data).to_bytes(8, "little") + data)
             while view:
                 view = view[os.write(writer, view) :]
 
-        run(send)
+        run(lambda message: write(pickle.dumps(message)))
+        write(b"")  # no message is empty: it came to its end
         code = 0
     finally:
         os._exit(code)  # no exit handlers: they are the parent's
@@ -65,7 +72,7 @@ def _child(run: Callable[[Callable[[Any], None]], None], writer: int) -> None:
 
 def _received(reader: int, child: int, seconds: float) -> tuple[list[Any], str | None]:
     messages: list[Any] = []
-    data, deadline = b"", time.monotonic() + seconds
+    data, deadline, ended = b"", time.monotonic() + seconds, False
     while True:
         ready, _, _ = select.select([reader], [], [], max(deadline - time.monotonic(), 0))
         if not ready:
@@ -77,21 +84,31 @@ def _received(reader: int, child: int, seconds: float) -> tuple[list[Any], str |
             break
         data += part
         while len(data) >= 8 and len(data) - 8 >= (size := int.from_bytes(data[:8], "little")):
-            messages.append(pickle.loads(data[8 : 8 + size]))
+            if size:
+                messages.append(pickle.loads(data[8 : 8 + size]))
+            ended |= size == 0
             data, deadline = data[8 + size :], time.monotonic() + seconds
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         return messages, f"death by {signal.Signals(-code).name}"
-    return messages, None if code == 0 else f"exit with code {code}"
+    return messages, None if ended else f"exit with code {code}"
 
 
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise `CrashedError` in the block after so many seconds: in the main thread, and between steps of Python."""
+    """Raise `CrashedError` in the block after so many seconds: in the main thread, and between steps of Python.
+
+    A clock that runs already goes on afterwards, and rings no later than it would have.
+    """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
+    left, interval = signal.getitimer(signal.ITIMER_REAL)
+    if 0 < left <= seconds:
+        yield
+        return
+    begun = time.monotonic()
 
     def ring(*_: object) -> None:
         raise CrashedError(f"no answer within {seconds:g} s")
@@ -103,3 +120,5 @@ def limited(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - begun), 1e-3), interval)
