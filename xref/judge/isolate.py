@@ -26,7 +26,7 @@ __all__ = ["CrashedError", "limited", "run_in_child"]
 class CrashedError(BaseException):
     """A call did not end in time.
 
-    As with KeyboardInterrupt: no `except Exception` on the way, a kernel's or the judge's own, may take it for a result.
+    As with KeyboardInterrupt, no `except Exception` on its way takes it for a result, be it a kernel's.
     """
 
 
