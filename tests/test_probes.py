@@ -219,13 +219,13 @@ def test_answers_are_rows_and_rows_widened(verb, dtype):
 # Prober
 
 
-def of(forward):
-    """A prober of a kernel on NumPy arrays: the little that it needs of a framework."""
+def of(forward, dtype="float32", verb="forward"):
+    """A prober of a kernel on NumPy arrays of bits: the little that it needs of a framework."""
     framework = types.SimpleNamespace(
         NAME="numpy",
         put=lambda array, dtype, device: array,
         precision=lambda dtype: contextlib.nullcontext(),
-        form_of=lambda out: (out.shape, "float32" if out.dtype == np.uint32 else out.dtype.name, "cpu"),
+        form_of=lambda out: (out.shape, dtype if out.dtype == FORMATS[dtype].uint else out.dtype.name, "cpu"),
         bits_of=lambda out: out,
         numpy_of=lambda out: out,
         memory_of=lambda out: (
@@ -233,7 +233,7 @@ def of(forward):
             begin + out.nbytes,
         ),
     )
-    return Prober(Candidate("it", framework, "cpu", {"forward": forward}, None))
+    return Prober(Candidate("it", framework, "cpu", {verb: forward}, None))
 
 
 PROBE = Probe(dtype="float32", vocab=9, hidden=5, ids=(8, 0), shape=(2,))

@@ -156,7 +156,7 @@ def _from_rows(wrong: _Wrong) -> Iterator[Found]:
         if all_hold(move):
             yield weight if several else weight - 0.3, fault, f"{what}: {how}"
     asked = set(wrong.ids[tokens].tolist())
-    right = set(wrong.ids.tolist()) - asked
+    right = set(np.delete(wrong.ids, tokens).tolist())
     if len(asked) <= 8 and right and not asked & right:
         yield 0.75, "some-rows-wrong", f"{what}; only ids {sorted(asked)[:8]} are wrong"
     if wrong.probe.id_layout != "dense":
@@ -169,7 +169,10 @@ def _by_float(name: str) -> Callable[[int, int], int]:
     fmt = FORMATS[name]
 
     def move(token: int, value: int) -> int:
-        significand, exponent = exact.decode(exact.round_once(value, 0, fmt), fmt)
+        element = exact.round_once(value, 0, fmt)
+        if element > fmt.largest_finite:
+            return -1  # an infinity, and so no row
+        significand, exponent = exact.decode(element, fmt)
         return significand << exponent if exponent >= 0 else significand >> -exponent
 
     return move
