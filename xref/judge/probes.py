@@ -47,7 +47,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Offset of the table's rows, so that two tables of one family differ."""
 
     def __str__(self) -> str:
-        ids = self.ids if isinstance(self.ids, str) else f"ids {list(self.ids[:8])}{'...' if len(self.ids) > 8 else ''}"
+        first = ", ".join(map(str, self.ids[:8])) + ", ..." * (len(self.ids) > 8)
+        ids = self.ids if isinstance(self.ids, str) else f"ids [{first}]"
         shape = "x".join(map(str, self.shape)) or "scalar"
         parts = [self.verb, self.dtype, f"{self.vocab}x{self.hidden}", self.table, ids, shape, self.id_dtype]
         parts += [f"table {self.layout}"] if self.layout != "dense" else []
@@ -118,7 +119,7 @@ def _strided(ids: Ids) -> Ids:
 
 
 def _transposed(ids: Ids) -> Ids:
-    return np.ascontiguousarray(ids.T).T
+    return np.array(ids.T, order="C").T  # a copy of one dimension too
 
 
 def _offset(ids: Ids) -> Ids:
