@@ -204,6 +204,9 @@ def state(**changes):
     [
         ({"version": 2}, "state: got version 2, expected version 1"),
         ({"version": None}, "state: got version None, expected version 1"),
+        ({"version": True}, "state: got version True, expected version 1"),
+        ({"lowest": True}, "state: got lowest True and 3 limbs, expected limbs in [0, 256)"),
+        ({"limbs": np.zeros((3, 2, 5), ">i4")}, "state: got limbs >i4 (3, 2, 5), expected int32 (K, 2, 5)"),
         ({"vocab_size": 8}, "state: got vocab_size 8, expected vocab_size 9"),
         ({"hidden": 6}, "state: got hidden 6, expected hidden 5"),
         ({"padding_idx": 0}, "state: got padding_idx 0, expected padding_idx -1"),
@@ -292,7 +295,17 @@ def test_a_state_with_a_row_of_the_padding_index_is_refused():
         ),
         (
             TypeError,
-            "other: got int, expected GradAccumulator [GradAccumulator.merge]",
+            "cotangent: got dtype >f4, expected the machine's own byte order [GradAccumulator.add]",
+            lambda a: a.add(np.array([0]), np.ones((1, 5), ">f4")),
+        ),
+        (
+            TypeError,
+            "state: got NoneType, expected what state_dict returns [GradAccumulator.load_state_dict]",
+            lambda a: a.load_state_dict(None),
+        ),
+        (
+            TypeError,
+            "other: got int of builtins, expected GradAccumulator of xref.jax_ops._accumulator [GradAccumulator.merge]",
             lambda a: a.merge(1),
         ),
         (
@@ -319,7 +332,18 @@ def test_a_state_with_a_row_of_the_padding_index_is_refused():
             lambda a: a.result(None),
         ),
     ],
-    ids=["range", "shape", "trace", "other", "other's hidden", "other's padding", "padding", "dtype"],
+    ids=[
+        "range",
+        "shape",
+        "trace",
+        "byte order",
+        "no state",
+        "other",
+        "other's hidden",
+        "other's padding",
+        "padding",
+        "dtype",
+    ],
 )
 def test_messages(error, message, call):
     accumulator = GradAccumulator(V, 5)
@@ -327,6 +351,54 @@ def test_messages(error, message, call):
         call(accumulator)
     assert str(raised.value) == message
     assert accumulator.result_rows("float32")[0].size == 0
+
+
+@pytest.mark.parametrize("tokens", [0, 1])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("merge", lambda other: other),
+        ("result", lambda other: "float32"),
+        ("result_rows", lambda other: "float32"),
+        ("load_state_dict", lambda other: other.state_dict()),
+    ],
+    ids=["merge", "result", "result_rows", "load_state_dict"],
+)
+def test_a_trace_around_a_call_is_refused_and_leaves_nothing_behind(name, arguments, tokens):
+    accumulator, other = (filled(np.array([2] * tokens, np.int64), normal((tokens, 5), 1)) for _ in range(2))
+    argument = arguments(other)
+    with raises(TypeError, f"trace: got one around the call, expected none [GradAccumulator.{name}]"):
+        jax.jit(lambda c: (getattr(accumulator, name)(argument), c)[1])(1.0)
+    assert_same_state(accumulator, other)
+    np.testing.assert_array_equal(result_bits(accumulator), result_bits(other))
+
+
+def test_a_state_is_read_under_a_trace():
+    accumulator, states = filled(np.array([2]), normal((1, 5), 1)), []
+    jax.jit(lambda c: (states.append(accumulator.state_dict()), c)[1])(1.0)
+    copy = GradAccumulator(V, 5)
+    copy.load_state_dict(*states)
+    assert_same_state(copy, accumulator)
+
+
+def test_a_cotangent_that_cannot_be_read_adds_no_rows():
+    accumulator, cotangent = GradAccumulator(V, 5), jnp.ones((1, 5))
+    cotangent.delete()
+    with pytest.raises(RuntimeError, match="deleted"):
+        accumulator.add(np.array([2]), cotangent)
+    assert accumulator.state_dict()["row_ids"].size == 0
+
+
+def test_rows_of_no_elements_are_named():
+    accumulator, ids = GradAccumulator(V, 0), np.array([0, 4, 1])
+    accumulator.add(ids, np.ones((3, 0), np.float32))
+    accumulator.load_state_dict(accumulator.state_dict())
+    other = GradAccumulator(V, 0)
+    other.merge(accumulator)
+    for one in (accumulator, other):
+        row_ids, rows = one.result_rows("float32")
+        assert (row_ids.tolist(), rows.shape) == ([0, 1, 4], (3, 0))
+        assert one.result("float32").shape == (V, 0)
 
 
 def test_unchecked_ids_out_of_range_add_nothing():

@@ -520,6 +520,11 @@ IDS, ONES = np.array([[0, 4]]), np.ones((1, 2, 3), np.float32)
         ),
         (
             TypeError,
+            "cotangent: got dtype >f4, expected the machine's own byte order [grad_weight]",
+            lambda: grad_weight(IDS, ONES.astype(">f4"), 5),
+        ),
+        (
+            TypeError,
             "dtype: got float64, expected jax_enable_x64, or JAX would narrow it to float32 [grad_rows]",
             lambda: grad_rows(IDS, ONES, dtype=np.float64),
         ),

@@ -478,6 +478,12 @@ def test_vmap_is_a_loop(in_dims):
     assert_same_bits(bits_of(got), bits_of(torch.stack(entries)))
 
 
+def test_rows_under_vmap_raise():
+    told = "vmap: got entries that may name different numbers of rows, expected grad_weight to be used there"
+    with raises(UsageError, f"{told} [grad_rows]"):
+        torch.func.vmap(lambda c: grad_rows(torch.tensor([0, 1]), c))(torch.ones(4, 2, 3))
+
+
 def test_a_second_derivative_raises():
     cotangent = torch.ones(2, 3, requires_grad=True)
     with raises(UsageError, "derivative: got a second one, expected the gradient to be the last [grad_weight]"):

@@ -144,7 +144,17 @@ def test_without_validation_a_bad_id_adds_nothing():
         ),
         (
             lambda ids, ones: GradAccumulator(5, 3).merge(None),
-            "other: got NoneType, expected GradAccumulator [GradAccumulator.merge]",
+            (
+                "other: got NoneType of builtins, expected GradAccumulator of xref.torch_ops._accumulator "
+                "[GradAccumulator.merge]"
+            ),
+        ),
+        (
+            lambda ids, ones: GradAccumulator(5, 3).merge(type("GradAccumulator", (), {"__module__": "mine"})()),
+            (
+                "other: got GradAccumulator of mine, expected GradAccumulator of xref.torch_ops._accumulator "
+                "[GradAccumulator.merge]"
+            ),
         ),
     ],
     ids=lambda value: value.split(":")[0] + "-" + value.split("got ")[1][:12] if isinstance(value, str) else "",
@@ -192,6 +202,22 @@ def test_type_errors(work, message, ids, ones):
         (
             lambda ids, ones: grad_weight(ids, ones, -1),
             "vocab_size: got -1, expected at least 0 [grad_weight]",
+        ),
+        (
+            lambda ids, ones: grad_weight(ids, ones, 2**63),
+            "vocab_size: got 9223372036854775808, expected at most 9223372036854775807 [grad_weight]",
+        ),
+        (
+            lambda ids, ones: grad_rows(ids, ones, vocab_size=2**63),
+            "vocab_size: got 9223372036854775808, expected at most 9223372036854775807 [grad_rows]",
+        ),
+        (
+            lambda ids, ones: GradAccumulator(2**63, 3),
+            "vocab_size: got 9223372036854775808, expected at most 9223372036854775807 [GradAccumulator]",
+        ),
+        (
+            lambda ids, ones: GradAccumulator(5, 2**63),
+            "hidden: got 9223372036854775808, expected at most 9223372036854775807 [GradAccumulator]",
         ),
         (
             lambda ids, ones: GradAccumulator(5, -1),

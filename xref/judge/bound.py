@@ -10,13 +10,16 @@ r * (|S| + gamma(n - 1) * A) more, or half the smallest subnormal. So with U = 1
 in which everything is an integer, counted in units that divide all elements. There is no tolerance to choose. A kernel
 that is more accurate than any reference passes, whatever its order.
 
-The bound knows no overflow: where A is past the largest finite value of the format of the sum, partial sums may
-overflow in one order and not in another, and nothing is said of that element.
+The bound knows no overflow: where A * (1 + gamma(n - 1)) is past the largest finite value of the format of the sum,
+partial sums may overflow in one order and not in another, and nothing is said of that element. Elsewhere the sum before
+the last rounding is somewhere in S -/+ gamma(n - 1) * A: the result may be an infinity if one end of that rounds to it,
+and must be one if both do.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -116,24 +119,29 @@ def misses(got: Bits, exact: Exact, target: FloatFormat, accumulate: FloatFormat
     half: Any = 1 << (target.quantum - 1 - unit)
     if flushes:
         normal = FORMATS["float32"].quantum + FORMATS["float32"].mantissa_bits
-        half = half + (k + 2) * (1 << max(normal, target.quantum + target.mantissa_bits) - unit)
+        # At most n times something is lost: every contribution, or sums of some; and at the end once.
+        # What is lost early is rounded with the rest, by far less than its double.
+        half = half + 2 * (k + 2) * (1 << max(normal, target.quantum + target.mantissa_bits) - unit)
     off = abs((value << (target.quantum - unit)) - sums)
     room = roundoff - k  # not positive where the format cannot sum that many at all
     within = (off - half) * room * last <= k * magnitudes * (last + 1) + abs(sums) * room
     within |= (room <= 0).astype(bool)
-    limit = _limit(target, unit)
-    unsure = (magnitudes >= min(limit, _limit(accumulate, unit))).astype(bool)
-    overflows = ~is_finite & ~is_nan if target.has_inf else is_nan
-    close = (abs(sums) * room * last + k * magnitudes * (last + 1) + half * room * last >= limit * room * last).astype(
-        bool
-    )
-    infinite_sign = np.where((rows & target.uint.type(target.sign)) != 0, -1, 1)
-    right_inf = overflows & ((infinite_sign == np.sign(sums).astype(np.int64)) | (not target.has_inf))
+    unsure = _rounds_past(magnitudes * roundoff, room, accumulate, unit)
+    # The sum before the last rounding lies between these two, over `room`.
+    low, high = sums * room - k * magnitudes, sums * room + k * magnitudes
+    negative = (rows & target.uint.type(target.sign)) != 0
+    if target.has_inf:
+        plus, minus = ~is_finite & ~is_nan & ~negative, ~is_finite & ~is_nan & negative
+    else:
+        plus = minus = is_nan
+    may_overflow = plus & _rounds_past(high, room, target, unit) | minus & _rounds_past(-low, room, target, unit)
+    must_overflow = _rounds_past(low, room, target, unit) | _rounds_past(-high, room, target, unit)
     plain = ~exact.nan & (exact.infinite == 0)
     bad_sum = plain & is_finite & ~within.astype(bool) & ~unsure
-    wanted_inf = overflows & ((infinite_sign == exact.infinite) | (not target.has_inf))
-    bad_special = (exact.nan & ~is_nan) | ((exact.infinite != 0) & ~wanted_inf)
-    bad_special |= plain & ~is_finite & ~unsure & ~(close & right_inf)
+    infinite = plus & (exact.infinite > 0) | minus & (exact.infinite < 0)
+    infinite |= unsure & is_nan  # the finite ones alone may come to an infinity of the other sign
+    bad_special = exact.nan & ~is_nan | (exact.infinite != 0) & ~infinite
+    bad_special |= plain & ~unsure & np.where(is_finite, must_overflow, ~may_overflow)
     zero = plain & (exact.sums == 0) & is_finite & (magnitude == 0) & (rows != 0)
     first, message = _first(bad_sum | bad_special, rows, exact, value, target)
     return Misses(bad_sum, bad_special, zero, first, message)
@@ -149,11 +157,17 @@ def _values(rows: Bits, target: FloatFormat, finite: Integers) -> Integers:
     return np.where((rows & target.uint.type(target.sign)) != 0, -values, values)
 
 
-def _limit(fmt: FloatFormat, unit: int) -> int:
-    """Return where a magnitude rounds past the largest finite one."""
+def _rounds_past(value: Integers, divisor: Integers, fmt: FloatFormat, unit: int) -> Integers:
+    """Return where `value / divisor`, in units of `2**unit`, rounds past the largest finite magnitude.
+
+    Where the divisor is not positive, it counts as past.
+    """
     field, mantissa = divmod(fmt.largest_finite, 1 << fmt.mantissa_bits)
     largest = 2 * (mantissa + (1 << fmt.mantissa_bits)) + 1  # and half a unit in its last place
-    return largest << (fmt.quantum + field - 2 - unit)
+    limit = (largest << (fmt.quantum + field - 2 - unit)) * divisor
+    # Half-way goes to the even one: past the largest, but not in float8_e4m3fn.
+    past = value > limit if mantissa % 2 == 0 else value >= limit
+    return (past | (divisor <= 0)).astype(bool)
 
 
 def _first(
@@ -183,4 +197,7 @@ def _first(
 def _shown(value: int, exponent: int) -> str:
     """Return `value * 2**exponent` in nine digits: for messages only."""
     size = max(abs(value).bit_length() - 60, 0)
-    return f"{float(value >> size) * 2.0 ** max(min(exponent + size, 1000), -1000):.9g}"
+    try:
+        return f"{math.ldexp(value >> size, exponent + size):.9g}"
+    except OverflowError:
+        return f"{'-' if value < 0 else ''}2**{abs(value).bit_length() - 1 + exponent}"

@@ -40,8 +40,9 @@ def candidate_of(target: object, *, framework: str | None, device: str, name: st
     """Return the candidate that a target stands for.
 
     Args:
-        target: a function `(token_ids, weight) -> out`; a class that is made without arguments; or an object with
-            `forward`, and optionally `forward_fp32` and `backward(token_ids, cotangent, vocab_size)`.
+        target: a function `(token_ids, weight) -> out`, or an object that is called like one; an object with `forward`,
+            `forward_fp32` or both; either with its `backward(token_ids, cotangent, vocab_size)` if it has one; or a
+            class that is made without arguments.
         framework: `torch` or `jax`; None finds it out by calling the target with arrays of each.
         device: `cpu`, `cuda` or `tpu`.
         name: what reports call it; its own name if None.
@@ -62,7 +63,7 @@ def candidate_of(target: object, *, framework: str | None, device: str, name: st
     verbs = {verb: getattr(target, verb) for verb in contract.VERBS if callable(getattr(target, verb, None))}
     backward = getattr(target, "backward", None)
     if not verbs and callable(target):
-        verbs, backward = {"forward": target}, None
+        verbs = {"forward": target}
     if not verbs:
         got, expected = type(target).__name__, "a function, or an object with forward or forward_fp32"
         raise errors.UsageError(errors.message(name, got, expected, _CALL))
@@ -76,23 +77,28 @@ def candidate_of(target: object, *, framework: str | None, device: str, name: st
 
 def _found(name: str, verbs: dict[str, Call], device: str) -> Framework:
     """Return the framework whose arrays the verbs take and return."""
-    seen = []
+    seen, present = [], []
     for installed in [each for each in frameworks.FRAMEWORKS if frameworks.installed(each)]:
         framework = frameworks.load(installed, _CALL)
-        if device not in frameworks.devices(framework, _CALL):
+        here = frameworks.devices(framework, _CALL)
+        present.append(f"{installed} has {', '.join(here)}")
+        if device not in here:
             continue
         ids = framework.put(np.array([1, 0]), None, device)
         table = framework.put(make_table("patterns", 3, 4, FORMATS["float32"]), "float32", device)
         for call in verbs.values():
             try:
                 (shape, dtype, _) = framework.form_of(call(ids, table))
-            except Exception as error:  # another framework's arrays end in anything
+            except (Exception, SystemExit) as error:  # another framework's arrays end in anything
                 seen.append(f"{installed} arrays end in {type(error).__name__}")
                 continue
             if shape:
                 return framework
             seen.append(f"{installed} arrays give a {dtype}")
-    if not seen:
+    if not present:
         raise errors.MissingFrameworkError("torch", _CALL)
+    if not seen:
+        there = f"a device that is here ({'; '.join(present)})"
+        raise errors.UsageError(errors.message("--device", device, there, _CALL))
     expected = "--framework torch or --framework jax"
     raise errors.UsageError(errors.message(name, f"no framework that fits ({'; '.join(seen)})", expected, _CALL))

@@ -144,7 +144,7 @@ def _read_only(table: Bits) -> Bits:
 
 
 TABLE_LAYOUTS: dict[str, Callable[[Bits], Bits]] = {
-    "transposed": lambda table: np.ascontiguousarray(table.T).T,
+    "transposed": lambda table: np.array(table.T, order="C").T,
     "every second column": lambda table: np.repeat(table, 2, axis=1)[:, ::2],
     "rows and columns between others": _between,
     "offset by one element": _offset,

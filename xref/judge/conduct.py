@@ -200,6 +200,7 @@ def _hints(values: Any, bad: _Bad, table: Any, verb: str, dtype: str) -> tuple[s
         return ("bad-ids-filled",)
     held = set(np.flatnonzero((rows == row).all(axis=1)).tolist())
     narrowed = {
+        # The widest first: what is narrowed further shows in ids that are in range.
         "ids-narrowed-to-32-bits": {value % 2**32, (value + 2**31) % 2**32 - 2**31},
         "ids-narrowed-to-16-bits": {value % 2**16, (value + 2**15) % 2**16 - 2**15},
         "ids-narrowed-to-8-bits": {value % 256, (value + 128) % 256 - 128},
@@ -209,7 +210,7 @@ def _hints(values: Any, bad: _Bad, table: Any, verb: str, dtype: str) -> tuple[s
         order.insert(0, "negative-ids-wrap")
     if held & {0 if value < 0 else bad.vocab - 1}:
         order.append("ids-clamped")
-    return (*order, "bad-ids-unchecked")
+    return tuple(order) or ("bad-ids-unchecked",)
 
 
 def _traced(candidate: Candidate, verb: str, call: Callable[[Any, Any], Any], findings: Findings) -> None:

@@ -7,7 +7,7 @@ an element that is not its own tells what was done to it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -16,9 +16,9 @@ from xref import exact
 from xref.bits import FORMATS, Bits, FloatFormat
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids
-from xref.judge.probes import Observation, Probe, ids_of, table_of
+from xref.judge.probes import SLICES, Observation, Probe, ids_of, table_of
 
-__all__ = ["Found", "explain"]
+__all__ = ["Found", "explain", "ranked"]
 
 _LOOKED_AT = 4096  # wrong tokens of one call
 
@@ -49,10 +49,12 @@ Found = tuple[float, str, str]
 """How much it speaks for a fault, the fault, and what was seen."""
 
 
-def explain(seen: Observation, hints: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-    """Return `(fault, what was seen)`, ranked, for a probe that failed; `hints`: what the way it fails speaks for."""
+def explain(seen: Observation, hints: tuple[str, ...] = ()) -> list[Found]:
+    """Return what speaks for which fault, for a probe that failed; `hints`: what the way it fails speaks for."""
     found = list(_from_form(seen))
-    if seen.got is not None and seen.wrong is not None:
+    if seen.probe.table == "sparse" and seen.wrong is not None:
+        found.append((1.0, "row-offset-overflow", "only a table past 2**31 elements comes back wrong"))
+    elif seen.got is not None and seen.wrong is not None:
         ids = ids_of(seen.probe)
         table = table_of(seen.probe, ids)
         if table.nbytes < 1 << 28:
@@ -71,11 +73,16 @@ def explain(seen: Observation, hints: tuple[str, ...] = ()) -> list[tuple[str, s
             for detector in _DETECTORS:
                 found += detector(wrong)
     found += [(0.55 - 0.02 * n, hint, "that is how the call fails") for n, hint in enumerate(hints)]
-    ranked: dict[str, tuple[float, str]] = {}
-    for weight, fault, what in found:
-        if weight > ranked.get(fault, (0.0, ""))[0]:
-            ranked[fault] = weight, what
-    return [(fault, what) for fault, (_, what) in sorted(ranked.items(), key=lambda item: -item[1][0])]
+    return ranked(found)
+
+
+def ranked(found: Iterable[Found]) -> list[Found]:
+    """Return each fault once, with what speaks most for it, the likeliest first."""
+    best: dict[str, Found] = {}
+    for each in found:
+        if each[1] not in best or each > best[each[1]]:
+            best[each[1]] = each
+    return sorted(best.values(), key=lambda each: -each[0])
 
 
 def _from_form(seen: Observation) -> Iterator[Found]:
@@ -142,23 +149,29 @@ def _from_rows(wrong: _Wrong) -> Iterator[Found]:
     asked = set(wrong.ids[tokens].tolist())
     kept = set(wrong.ids[right].tolist())
     moves: list[tuple[float, str, Callable[[int, int], int], str]] = [
-        (0.97, "ids-narrowed-to-8-bits", lambda t, i: i % 256, "modulo 256"),
-        (0.97, "ids-narrowed-to-8-bits", lambda t, i: i % 128, "modulo 128"),
-        (0.97, "ids-narrowed-to-8-bits", lambda t, i: ((i + 128) % 256 - 128) % (last + 1), "as signed 8 bits"),
-        (0.97, "ids-narrowed-to-16-bits", lambda t, i: i % 65536, "modulo 65536"),
-        (0.97, "ids-narrowed-to-16-bits", lambda t, i: i % 32768, "modulo 32768"),
-        (0.97, "ids-narrowed-to-16-bits", lambda t, i: ((i + 2**15) % 2**16 - 2**15) % (last + 1), "as signed 16 bits"),
-        (0.96, "ids-through-float", _by_float("bfloat16", last), "rounded to bfloat16"),
-        (0.96, "ids-through-float", _by_float("float16", last), "rounded to float16"),
-        (0.96, "ids-through-float", _by_float("float32", last), "rounded to float32"),
+        (0.99, "ids-narrowed-to-8-bits", lambda t, i: i % 256, "modulo 256"),
+        (0.99, "ids-narrowed-to-8-bits", lambda t, i: i % 128, "modulo 128"),
+        (0.99, "ids-narrowed-to-8-bits", lambda t, i: ((i + 128) % 256 - 128) % (last + 1), "as signed 8 bits"),
+        (0.99, "ids-narrowed-to-16-bits", lambda t, i: i % 65536, "modulo 65536"),
+        (0.99, "ids-narrowed-to-16-bits", lambda t, i: i % 32768, "modulo 32768"),
+        (0.99, "ids-narrowed-to-16-bits", lambda t, i: ((i + 2**15) % 2**16 - 2**15) % (last + 1), "as signed 16 bits"),
+        (0.985, "ids-through-float", _by_float("bfloat16", last), "rounded to bfloat16"),
+        (0.985, "ids-through-float", _by_float("float16", last), "rounded to float16"),
+        (0.985, "ids-through-float", _by_float("float32", last), "rounded to float32"),
         (0.95, "packed-pairs", lambda t, i: i ^ 1, "the other one of its pair"),
+        (0.95, "packed-pairs", lambda t, i: i & ~1, "the even one of its pair"),
         (0.93, "row-off-by-one", lambda t, i: i - 1, "the one before"),
         (0.93, "row-off-by-one", lambda t, i: i + 1, "the one after"),
     ]
+    usual = wrong.probe.id_dtype in ("int32", "int64")
     for weight, fault, move, how in moves:
-        if explains(move):
+        if explains(move) and (usual or not fault.startswith("ids-narrowed")):
             # One id alone may be anything; the same step for several is no accident.
-            yield weight if len(asked) > 1 else weight - 0.25, fault, f"{what}: {how}"
+            yield (
+                weight if len(asked) > 1 or (weight > 0.98 and wrong.probe.vocab > 2**16) else weight - 0.25,
+                fault,
+                f"{what}: {how}",
+            )
     places: list[tuple[float, str, Callable[[int], int], str]] = [
         (0.8, "neighbour-dependent", lambda t: t - 1, "that of the token before"),
         (0.8, "neighbour-dependent", lambda t: t + 1, "that of the token after"),
@@ -172,6 +185,8 @@ def _from_rows(wrong: _Wrong) -> Iterator[Found]:
         yield 0.85, "some-rows-wrong", f"{what}; only ids {sorted(asked)[:8]} are wrong"
     elif asked & kept:
         yield 0.65, "position-dependent", f"{what}; other tokens of the same ids are right"
+    if asked == {last} and last % 2 == 0 and all(last - 1 in r for r in held.values()):
+        yield 0.98, "packed-pairs", f"{what}: the last row of an odd number of them has no pair"
     if all(last in r for r in held.values()) and kept and min(asked) > max(kept):
         yield 0.9, "last-rows-lost", f"{what}: the last one"
 
@@ -209,7 +224,9 @@ def _from_elements(wrong: _Wrong) -> Iterator[Found]:
         yield 0.99, rounded, f"{what}, as rounding and widening again gives"
         return
     poisoned = got_nan & ~nan
-    if poisoned.any() and wrong.table.shape[0] > 1:
+    if poisoned.any() and wrong.table.shape[0] == 1:
+        yield 0.9, "some-rows-wrong", f"the only row of a table has NaN where it has none: {what}"
+    elif poisoned.any():
         weight = 0.98 if wrong.probe.table == "poisoned" else 0.8
         yield weight * (0.6 + 0.4 * share(poisoned)), "one-hot-product", f"NaN where the row has none: {what}"
     quieted = nan & got_nan
@@ -271,6 +288,7 @@ def _from_ordinary(got: Bits, expected: Bits, fmt: FloatFormat, share: float) ->
             "last-bits-changed",
             f"{what}: at most {max(step or 0 for step in steps)} units in the last place off",
         )
+        return
     ratios = []
     for g, e in pairs[:64]:
         if bit.ulp_distance(g, e, fmt) is None or g & (fmt.sign - 1) > fmt.largest_finite:
@@ -278,7 +296,7 @@ def _from_ordinary(got: Bits, expected: Bits, fmt: FloatFormat, share: float) ->
         (a, b), (c, d) = exact.decode(g, fmt), exact.decode(e, fmt)
         if a and c and abs(b - d) < 200:
             ratios.append(a / c * 2.0 ** (b - d))
-    alike = len(ratios) >= 3 and np.ptp(ratios) <= abs(np.median(ratios)) * 2.0 ** max(-1 - fmt.mantissa_bits, -8)
+    alike = len(ratios) >= 3 and np.ptp(ratios) <= abs(np.median(ratios)) * 2.0 ** max(1 - fmt.mantissa_bits, -8)
     if alike and abs(np.median(ratios) - 1) > 1e-6:
         yield 0.9, "scaled", f"{what}: {np.median(ratios):.6g} times what it must be"
 
@@ -344,33 +362,40 @@ def _from_tokens(wrong: _Wrong) -> Iterator[Found]:
         and right
         and (asked <= {0, 1} or (len(asked) == 1 and min(asked) < max(right)))
     ):
-        yield 0.9, "padding-id-zeroed", f"the row of id {sorted(asked)[0]} came back as zeros"
+        yield 0.975, "padding-id-zeroed", f"the row of id {sorted(asked)[0]} came back as zeros"
     if asked and not asked & right and right:
-        yield 0.72 if len(asked) <= 8 else 0.5, "some-rows-wrong", f"only ids {sorted(asked)[:8]} are wrong: {how}"
-        if min(asked) > max(right):
-            yield 0.88, "last-rows-lost", f"ids from {min(asked)} on give {how}"
-    if 0 < tokens.size < count and tokens[0] > 0 and tokens.size == count - tokens[0] and asked & right:
-        yield 0.8, "tokens-past-a-tile-wrong", f"tokens {tokens[0]} to {count - 1} are wrong, those before are right"
+        few = len(asked) <= 8 and len(asked) * 8 < len(right) and _ordinary(wrong)
+        yield 0.9 if few else 0.45, "some-rows-wrong", f"only ids {sorted(asked)[:8]} are wrong: {how}"
+        if min(asked) > max(right) and zero:
+            yield 0.975, "last-rows-lost", f"ids from {min(asked)} on give {how}"
+    every = np.flatnonzero(wrong.differs.any(axis=1))
+    if 0 < every.size < count and every[0] > 0 and every.size > 0.9 * (count - every[0]) and asked & right:
+        yield 0.98, "tokens-past-a-tile-wrong", f"tokens {tokens[0]} to {count - 1} are wrong, those before are right"
     elif 0 < tokens.size < count and asked & right:
         yield 0.6, "position-dependent", f"tokens {tokens[:6].tolist()} are wrong, others of the same ids are right"
 
 
+def _ordinary(wrong: _Wrong) -> bool:
+    """Return whether most of what is wrong are ordinary numbers: no kind of element that was lost explains it."""
+    elements, fmt = wrong.expected[wrong.differs], wrong.fmt
+    magnitude = elements & fmt.uint.type(fmt.sign - 1)
+    return bool(((magnitude > fmt.mantissa) & (magnitude <= fmt.largest_finite)).mean() > 0.5)
+
+
 def _from_layout(wrong: _Wrong) -> Iterator[Found]:
     probe = wrong.probe
-    if probe.layout == "offset by one element":
-        yield 0.93, "storage-offset-ignored", "a table that begins one element later in its memory comes back wrong"
+    if probe.layout in ("offset by one element", *SLICES):
+        yield 0.93, "storage-offset-ignored", f"a table that is {probe.layout} comes back wrong"
     elif probe.layout != "dense":
         yield 0.93, "table-strides-ignored", f"a table that is {probe.layout} comes back wrong"
-    if probe.id_layout == "offset by one":
-        yield 0.6, "storage-offset-ignored", "ids that begin one element later in their memory come back wrong"
+    if probe.id_layout in ("offset by one", "slice of a longer one"):
+        yield 0.94, "storage-offset-ignored", f"ids that are {probe.id_layout} come back wrong"
     if probe.id_layout != "dense":
         yield 0.93, "ids-strides-ignored", f"ids that are {probe.id_layout} come back wrong"
     if probe.id_dtype not in ("int64", "int32"):
         yield 0.98, "id-dtype-misread", f"ids of {probe.id_dtype} come back wrong"
     if probe.mode != "plain":
         yield 0.8, "gradient-mode-dependent", f"under {probe.mode} it comes back wrong"
-    if probe.table == "sparse" or probe.vocab * probe.hidden > 2**31:
-        yield 0.985, "row-offset-overflow", "a table past 2**31 elements comes back wrong"
     if wrong.ids.size >= 64:
         yield 0.52, "other-path-by-batch-size", f"no fewer than {wrong.ids.size} tokens show it"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,23 +14,19 @@ from xref import exact
 from xref.bits import FORMATS, Bits, FloatFormat
 from xref.contracts import embedding_gradient as gradients
 from xref.judge.bound import Exact
-from xref.judge.diagnose import Found
+from xref.judge.diagnose import Found, ranked
 
 __all__ = ["explain_gradient"]
 
 _COLUMNS = 64  # wrong elements that are looked into
 
 
-def explain_gradient(evidence: dict[str, Any], hints: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-    """Return `(fault, what was seen)`, ranked, for a gradient that failed; `evidence` is what the examination kept."""
+def explain_gradient(evidence: dict[str, Any], hints: tuple[str, ...] = ()) -> list[Found]:
+    """Return what speaks for which fault, for a gradient that failed; `evidence` is what the examination kept."""
     found: list[Found] = [(0.55 - 0.02 * n, hint, "that is how it fails") for n, hint in enumerate(hints)]
     if "exact" in evidence:
         found += _from_sums(evidence)
-    ranked: dict[str, tuple[float, str]] = {}
-    for weight, fault, what in found:
-        if weight > ranked.get(fault, (0.0, ""))[0]:
-            ranked[fault] = weight, what
-    return [(fault, what) for fault, (_, what) in sorted(ranked.items(), key=lambda item: -item[1][0])]
+    return ranked(found)
 
 
 def _value(element: int, fmt: FloatFormat) -> float:
@@ -37,7 +35,7 @@ def _value(element: int, fmt: FloatFormat) -> float:
     if magnitude > fmt.largest_finite:
         return float("nan") if magnitude > fmt.exponent or not fmt.has_inf else float("inf")
     significand, exponent = exact.decode(element, fmt)
-    return significand * 2.0 ** max(exponent, -1000)
+    return math.ldexp(significand, exponent)
 
 
 def _from_sums(evidence: dict[str, Any]) -> Iterator[Found]:
@@ -122,10 +120,10 @@ def _wrong_elements(got: Bits, known: Exact, target: FloatFormat) -> list[tuple[
 def _likenesses(parts: list[int], got: int, source: FloatFormat, target: FloatFormat) -> dict[str, bool]:
     """Return what one element of a gradient is like, by fault; `parts` are its contributions in token order."""
     values = [_value(part, source) for part in parts]
-    here, total = _value(got, target), float(np.sum(values))
+    here, total = _value(got, target), sum(values)
     unit = 2.0**-(target.mantissa_bits)
     near: Callable[[float], bool] = lambda value: abs(here - value) <= 4 * unit * abs(value)  # noqa: E731
-    prefixes = np.cumsum(values)[:-1]
+    prefixes = list(itertools.accumulate(values))[:-1]
     ratio = here / total if total else 0.0
     return {
         "duplicates-overwrite": len(parts) > 1 and any(near(value) for value in (values[0], values[-1])),
@@ -144,7 +142,7 @@ def _likenesses(parts: list[int], got: int, source: FloatFormat, target: FloatFo
             )
         )
         and not near(total),
-        "gradient-accumulates-across-calls": ratio > 1.5 and abs(ratio - round(ratio)) < 4 * unit,
+        "gradient-accumulates-across-calls": 1.5 < ratio < 1000 and abs(ratio - round(ratio)) < 4 * unit,
         "gradient-scaled": 0.01 < abs(ratio) < 100 and abs(ratio - 1) > 0.01,
         "subnormal-sums-flushed": here == 0 and 0 < abs(total) < 2.0 ** (target.quantum + target.mantissa_bits),
     }

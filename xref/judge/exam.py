@@ -53,7 +53,8 @@ class Exam:
         """Every call of the sweeps, compared with the exact answer (EMB-1, EMB-2, EMB-3, EMB-5)."""
         for verb, dtype in self._pairs():
             for probe in probes(verb, dtype, self.framework.NAME, self.tier):
-                self.note(self.prober.run(probe))
+                elsewhere = probe.layout != "dense" or probe.id_layout != "dense"
+                self.note(self.prober.run(probe), "EMB-7/layout" if elsewhere else None)
             rewritten = self.prober.rewritten()
             if rewritten is not None:
                 finding = Finding(
@@ -211,7 +212,7 @@ class Exam:
             probe = msgspec.structs.replace(make, seed=100 + 10 * n + counted)
             table = table_of(probe, ids)
             if not self.framework.overwrite(laid, table, counted=counted):
-                return
+                continue
             self.note(self.prober.observe(probe, (given, ids), (laid, table)), "EMB-7/history", _STALE)
             ids = (ids + 1) % make.vocab
             self.framework.overwrite(given, ids, counted=counted)
@@ -226,6 +227,7 @@ _HINTS = {
     "position": ("position-dependent",),
     "neighbours": ("neighbour-dependent",),
     "padding": ("neighbour-dependent", "position-dependent"),
+    "layout": ("ids-strides-ignored", "table-strides-ignored"),
     "chunked": ("other-path-by-batch-size",),
     "decode": ("other-path-by-batch-size",),
     "permuted": ("position-dependent", "neighbour-dependent"),
@@ -260,6 +262,8 @@ class _Conditions:
             fill = np.full_like(self.keys, FILLER, shape=strangers.size)
             keys = np.concatenate([fill[::2], self.keys, fill[1::2]])
             self._compare("population", [Batch(ids, keys)], run)
+        if not self.framework.gradient_modes():
+            self.exam.findings["EMB-7/gradient"].skipped.append(f"{self.framework.NAME} has no such switch")
         for name, mode in self.framework.gradient_modes().items():
             self._compare("gradient", [Batch(self.flat.copy(), self.keys)], mode(run), where=name)
         if self.base.dtype in self.exam.main and self.exam.tier is not Tier.SMOKE:  # seconds each

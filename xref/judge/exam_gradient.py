@@ -67,7 +67,7 @@ def _strided(cotangent: Bits) -> Bits:
 
 
 def _transposed(cotangent: Bits) -> Bits:
-    return np.ascontiguousarray(cotangent.T).T
+    return np.array(cotangent.T, order="C").T
 
 
 def _offset(cotangent: Bits) -> Bits:
@@ -245,19 +245,20 @@ class GradientExam:
         if layout == "expanded":  # one row of cotangents for all tokens, as the gradient of a sum has
             first = cotangent.reshape(-1, case.hidden)[0].copy()
             strides = (*(0,) * ids.ndim, first.itemsize)
-            cotangent = np.lib.stride_tricks.as_strided(first, cotangent.shape, strides)
-        elif layout != "dense":
-            cotangent = _LAYOUTS[layout](cotangent)
+            laid = np.lib.stride_tricks.as_strided(first, cotangent.shape, strides)
+            cotangent = laid.copy()
+        else:
+            laid = _LAYOUTS[layout](cotangent) if layout != "dense" else cotangent.copy()
         call = f"{self.candidate.name}, {route.name}, {case.id}" + (
             f", cotangent {layout}" if layout != "dense" else ""
         )
         check = "EMB-11" if case.values in _SPECIALS else "EMB-8"
         evidence: dict[str, Any] = {"route": route, "case": case, "layout": layout, "id_dtype": id_dtype}
-        got = self._called(route, ids, cotangent, call, check, evidence)
+        got = self._called(route, (ids, cotangent), laid, call, check, evidence)
         if got is None:
             return
         target = FORMATS[route.result]
-        exact = exact_of(ids, np.ascontiguousarray(cotangent), FORMATS[route.source])
+        exact = exact_of(ids, cotangent, FORMATS[route.source])
         accumulate = "float64" if route.result == "float64" else self.accumulate
         found = misses(got, exact, target, FORMATS[accumulate], flushes=self.flushes)
         evidence = {**evidence, "exact": exact, "got": got}
@@ -291,10 +292,11 @@ class GradientExam:
         )
 
     def _called(
-        self, route: Route, ids: Ids, cotangent: Bits, call: str, check: str, evidence: dict[str, Any]
+        self, route: Route, inputs: tuple[Ids, Bits], laid: Bits, call: str, check: str, evidence: dict[str, Any]
     ) -> Bits | None:
-        case = evidence["case"]
-        given = self._put(ids.copy(), cotangent, route.source)
+        """Return the gradient's bits. `inputs` stay ours; the kernel gets a copy, the cotangent as it is laid out."""
+        case, (ids, cotangent) = evidence["case"], inputs
+        given = self._put(ids.copy(), laid, route.source)
         try:
             out = route.run(*given, case.vocab)
             wanted = ((case.vocab, case.hidden), route.result, self.device)
@@ -373,8 +375,8 @@ class _Invariance:
             self._compare("repeat", base, lambda: self._dense(flat, elements), ("gradient-order-by-run",))
         self._compare("layout", base, lambda: self._dense(flat[:, None], elements[:, None, :]))
         self._compare("layout", base, lambda: self._dense(flat[None], elements[None]))
-        self._compare("layout", base, lambda: self._dense(ID_LAYOUTS["strided"](flat), _strided(elements)))
-        self._compare("layout", base, lambda: self._dense(flat, _transposed(elements)))
+        self._compare("layout", base, lambda: self._bits_of(ID_LAYOUTS["strided"](flat), _strided(elements)))
+        self._compare("layout", base, lambda: self._bits_of(flat.copy(), _transposed(elements)))
         pad, zero = np.zeros_like(flat), np.zeros_like(elements)
         for ids, cotangent in (
             (np.concatenate([pad[:7], flat]), np.concatenate([zero[:7], elements])),
@@ -389,12 +391,16 @@ class _Invariance:
         self._compare("split", base, lambda: self._in_parts(half))
 
     def _dense(self, ids: Ids, cotangent: Bits) -> Bits:
-        return self._bits(self.route.run(*self.exam._put(ids.copy(), cotangent, self.route.source), self.case.vocab))
+        return self._bits_of(ids.copy(), cotangent.copy())
+
+    def _bits_of(self, ids: Ids, cotangent: Bits) -> Bits:
+        """Return the gradient's bits; the kernel may write into what it is given."""
+        return self._bits(self.route.run(*self.exam._put(ids, cotangent, self.route.source), self.case.vocab))
 
     def _in_parts(self, first: int) -> Bits:
         parts = [
             self.route.run(
-                *self.exam._put(self.ids[part].copy(), self.cotangent[part], self.route.source), self.case.vocab
+                *self.exam._put(self.ids[part].copy(), self.cotangent[part].copy(), self.route.source), self.case.vocab
             )
             for part in (slice(None, first), slice(first, None))
         ]

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import pickle
 import select
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -24,8 +26,11 @@ __all__ = ["CrashedError", "die_with_parent", "limited", "prolong", "run_in_chil
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
-class CrashedError(Exception):
-    """A child process died, or did not end in time; the message says which."""
+class CrashedError(BaseException):
+    """A call did not end in time.
+
+    As with KeyboardInterrupt, no `except Exception` on its way takes it for a result, be it a kernel's.
+    """
 
 
 def run_in_child(run: Callable[[Callable[[Any], None]], None], *, seconds: float) -> tuple[list[Any], str | None]:
@@ -60,14 +65,16 @@ def _child(run: Callable[[Callable[[Any], None]], None], writer: int) -> None:
         silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, 1)
         os.dup2(silent, 2)
+        sys.stdout = sys.stderr = os.fdopen(silent, "w")  # they may be no files of 1 and 2, as in a notebook
+        faulthandler.disable()
 
-        def send(message: Any) -> None:
-            data = pickle.dumps(message)
+        def write(data: bytes) -> None:
             view = memoryview(len(data).to_bytes(8, "little") + data)
             while view:
                 view = view[os.write(writer, view) :]
 
-        run(send)
+        run(lambda message: write(pickle.dumps(message)))
+        write(b"")  # no message is empty: it came to its end
         code = 0
     finally:
         os._exit(code)  # no exit handlers: they are the parent's
@@ -75,7 +82,7 @@ def _child(run: Callable[[Callable[[Any], None]], None], writer: int) -> None:
 
 def _received(reader: int, child: int, seconds: float) -> tuple[list[Any], str | None]:
     messages: list[Any] = []
-    data, deadline = b"", time.monotonic() + seconds
+    data, deadline, ended = b"", time.monotonic() + seconds, False
     while True:
         ready, _, _ = select.select([reader], [], [], max(deadline - time.monotonic(), 0))
         if not ready:
@@ -87,21 +94,31 @@ def _received(reader: int, child: int, seconds: float) -> tuple[list[Any], str |
             break
         data += part
         while len(data) >= 8 and len(data) - 8 >= (size := int.from_bytes(data[:8], "little")):
-            messages.append(pickle.loads(data[8 : 8 + size]))
+            if size:
+                messages.append(pickle.loads(data[8 : 8 + size]))
+            ended |= size == 0
             data, deadline = data[8 + size :], time.monotonic() + seconds
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         return messages, f"death by {signal.Signals(-code).name}"
-    return messages, None if code == 0 else f"exit with code {code}"
+    return messages, None if ended else f"exit with code {code}"
 
 
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise `CrashedError` in the block after so many seconds: in the main thread, and between steps of Python."""
-    if threading.current_thread() is not threading.main_thread():
+    """Raise `CrashedError` in the block after so many seconds: in the main thread, and between steps of Python.
+
+    A clock that runs already goes on afterwards, and rings no later than it would have.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
+    left, interval = signal.getitimer(signal.ITIMER_REAL)
+    if 0 < left <= seconds:
+        yield
+        return
+    begun = time.monotonic()
 
     def ring(*_: object) -> None:
         raise CrashedError(f"no answer within {seconds:g} s")

@@ -18,7 +18,7 @@ from xref.judge.candidate import Candidate
 from xref.judge.conditions import TABLE_LAYOUTS
 from xref.judge.verdict import Mismatch, mismatch
 
-__all__ = ["ID_LAYOUTS", "Observation", "Probe", "Prober", "answer_of", "ids_of", "table_of"]
+__all__ = ["ID_LAYOUTS", "SLICES", "Observation", "Probe", "Prober", "answer_of", "ids_of", "table_of"]
 
 _CACHED_BYTES, _CACHED = 1 << 24, 24  # tables kept for the next probes: none larger, and no more than that
 _COMPARED_BYTES = 1 << 20  # a larger table is compared once, after all probes on it
@@ -47,7 +47,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Offset of the table's rows, so that two tables of one family differ."""
 
     def __str__(self) -> str:
-        ids = self.ids if isinstance(self.ids, str) else f"ids {list(self.ids[:8])}{'...' if len(self.ids) > 8 else ''}"
+        first = ", ".join(map(str, self.ids[:8])) + ", ..." * (len(self.ids) > 8)
+        ids = self.ids if isinstance(self.ids, str) else f"ids [{first}]"
         shape = "x".join(map(str, self.shape)) or "scalar"
         parts = [self.verb, self.dtype, f"{self.vocab}x{self.hidden}", self.table, ids, shape, self.id_dtype]
         parts += [f"table {self.layout}"] if self.layout != "dense" else []
@@ -118,7 +119,7 @@ def _strided(ids: Ids) -> Ids:
 
 
 def _transposed(ids: Ids) -> Ids:
-    return np.ascontiguousarray(ids.T).T
+    return np.array(ids.T, order="C").T  # a copy of one dimension too
 
 
 def _offset(ids: Ids) -> Ids:
@@ -141,6 +142,19 @@ ID_LAYOUTS: dict[str, Callable[[Ids], Ids]] = {
 """The same ids in other memory: each takes dense ids and returns an array of new memory."""
 
 
+def _among(array: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
+    """Return an array with two more before it along an axis, and one after it."""
+    ends = np.flip(array.take([0, -1], axis=axis), axis=axis) if array.shape[axis] else array
+    return np.concatenate([ends, array, ends.take([0], axis=axis)], axis=axis) if array.shape[axis] else array
+
+
+SLICES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "rows of a larger one": (lambda table: _among(table, 0), lambda table: table[2:-1]),
+    "columns of a larger one": (lambda table: _among(table, 1), lambda table: table[:, 2:-1]),
+}
+"""Tables that the framework itself cuts out of larger ones: how the larger is made, and how it is cut."""
+
+
 class Prober:
     """Runs probes on a candidate, and looks after what must not change."""
 
@@ -153,9 +167,15 @@ class Prober:
         ids = ids_of(probe)
         with self.framework.precision(probe.dtype):
             table, laid = self._table(probe, ids)
-            if probe.layout != "dense":
+            if probe.layout in SLICES:
+                larger, cut = SLICES[probe.layout]
+                laid = cut(self.framework.put(larger(table), probe.dtype, self.device))
+            elif probe.layout != "dense":
                 laid = self.framework.put(TABLE_LAYOUTS[probe.layout](table), probe.dtype, self.device)
-            given = self.framework.put(ID_LAYOUTS[probe.id_layout](ids), None, self.device)
+            if probe.id_layout == "slice of a longer one":
+                given = self.framework.put(_among(ids, 0), None, self.device)[2:-1]
+            else:
+                given = self.framework.put(ID_LAYOUTS[probe.id_layout](ids), None, self.device)
             return self.observe(probe, (given, ids), (laid, table))
 
     def observe(self, probe: Probe, ids: tuple[Any, Ids], table: tuple[Any, Bits]) -> Observation:

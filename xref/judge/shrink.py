@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -12,7 +13,8 @@ from xref.judge.probes import Observation, Probe, Prober, ids_of
 
 __all__ = ["bad", "smallest"]
 
-_RUNS = 80  # calls that shrinking may take
+_RUNS = 40  # calls that each step of shrinking may take
+_SECONDS = 4.0  # and all of them together: where every shape is compiled anew, a call takes a tenth of one
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1000)
 
 
@@ -23,14 +25,13 @@ def bad(seen: Observation) -> bool:
 
 def smallest(seen: Observation, prober: Prober) -> Observation:
     """Return what the smallest probe shows that fails in the same way as the one seen, itself if there is none."""
-    kind = _kind(seen)
-    left = [_RUNS]
+    kind, left, deadline = _kind(seen), 0, time.monotonic() + _SECONDS
 
     def fails(smaller: Probe) -> bool:
-        nonlocal seen
-        if left[0] <= 0:
+        nonlocal seen, left
+        if left <= 0 or time.monotonic() > deadline:
             return False
-        left[0] -= 1
+        left -= 1
         tried = prober.run(smaller)
         if not bad(tried) or _kind(tried) != kind:
             return False
@@ -38,6 +39,7 @@ def smallest(seen: Observation, prober: Prober) -> Observation:
         return True
 
     for step in (_plainer, _fewer_tokens, _narrower, _fewer_rows, _fewer_tokens):
+        left = _RUNS
         step(lambda: seen.probe, fails)
     return seen
 
@@ -72,10 +74,26 @@ def _plainer(now: Now, fails: Fails) -> None:
 
 
 def _fewer_tokens(now: Now, fails: Fails) -> None:
-    """Take away half of the tokens, a quarter, and so on down to single ones, for as long as it still fails."""
-    while len(now().shape) == 1 and len(ids := now().ids) > 1 and not isinstance(ids, str):
-        if not any(fails(_with_ids(now(), kept)) for kept in _shares(ids)):
+    """Take away the last tokens, then the first ones; then half of them, a quarter, and so on down to single ones."""
+    if len(now().shape) != 1 or isinstance(now().ids, str):
+        return
+    _bisected(now, fails, last=False)
+    _bisected(now, fails, last=True)
+    while len(ids := now().ids) > 1 and not isinstance(ids, str):
+        if not any(fails(_with_ids(now(), some)) for some in _shares(ids)):
             return
+
+
+def _bisected(now: Now, fails: Fails, *, last: bool) -> None:
+    """Keep as few of the first tokens, or the last, as still fail: found at once if no fewer ever do."""
+    ids = now().ids
+    too_few, enough = 0, len(ids)
+    while enough - too_few > 1 and not isinstance(ids, str):
+        count = (enough + too_few) // 2
+        if fails(_with_ids(now(), ids[-count:] if last else ids[:count])):
+            enough = count
+        else:
+            too_few = count
 
 
 def _shares(ids: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -12,6 +12,7 @@ _ID_DTYPES = (
     *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
 )
 
+LARGEST_SIZE = torch.iinfo(torch.int64).max  # of an axis, V among them: row ids are int64
 MOST_TOKENS = 2**36  # of one call: what the bins of `_bins` and the accumulator's carries are laid out for
 
 
@@ -107,6 +108,15 @@ def check_cotangent(cotangent: object, token_ids: torch.Tensor, call: str, *, hi
     if token_ids.numel() > MOST_TOKENS:
         raise errors.bad_value("token_ids", f"{token_ids.numel()} ids", f"at most {MOST_TOKENS} in one call", call)
     return fmt
+
+
+def check_storage(tensor: torch.Tensor, where: str, call: str) -> None:
+    """Raise `TypeError` for a tensor of a transform of `torch.func`: it stands for others and has no storage."""
+    try:
+        tensor.untyped_storage()
+    except RuntimeError:  # NotImplementedError is one
+        expected = "a plain one; under torch.func, use grad_weight"
+        raise errors.bad_type(where, "a tensor without storage", expected, call) from None
 
 
 def check_dtype(dtype: object, call: str, *, where: str = "dtype") -> FloatFormat:

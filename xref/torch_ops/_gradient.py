@@ -32,9 +32,6 @@ from xref.torch_ops._widen import integer_dtype
 
 __all__ = ["GradAccumulator", "grad_rows", "grad_weight"]
 
-# Where no vocab_size is given, any row id that int64 holds will do.
-_ANY_ROW = torch.iinfo(torch.int64).max
-
 
 def grad_weight(
     token_ids: torch.Tensor,
@@ -52,7 +49,7 @@ def grad_weight(
     Args:
         token_ids: any shape `S`, 0-dimensional and empty included; any integer dtype. At most 2**36 of them.
         cotangent: `S + (H,)`, any strides, on the ids' device; any dtype of the contract.
-        vocab_size: V, the rows of the table.
+        vocab_size: V, the rows of the table; less than 2**63.
         dtype: of the result, any of the contract; the cotangent's if None.
         padding_idx: a row whose tokens do not count; it stays +0.
         validate: raise for ids outside `[0, V)`. Without it they add nothing.
@@ -65,12 +62,12 @@ def grad_weight(
     Raises:
         IndexError: an id is out of range; the message names how many, the first one's position and value, and V.
         TypeError: the ids are not integers, or a dtype is not of the contract.
-        ValueError: the shapes do not fit, `padding_idx` is outside `[0, V)`, V is negative, the devices differ, or
-            there are too many tokens.
+        ValueError: the shapes do not fit, `padding_idx` is outside `[0, V)`, V is negative or too large, the devices
+            differ, or there are too many tokens.
         UsageError: in the backward pass of the result: the gradient is not differentiable.
     """
     call = "grad_weight"
-    vocab_size = errors.checked_size(vocab_size, "vocab_size", call)
+    vocab_size = errors.checked_size(vocab_size, "vocab_size", call, limit=_arguments.LARGEST_SIZE)
     source, target = _check(token_ids, cotangent, dtype, call)
     padding_idx = errors.checked_padding_idx(padding_idx, vocab_size, call)
     return _GradWeight.apply(  # type: ignore[no-untyped-call]
@@ -101,10 +98,12 @@ def grad_rows(
         `(row_ids, rows)`: int64 `[R]`, ascending, each id once; and `[R, H]`, the bits of those rows of `grad_weight`.
 
     Raises:
-        IndexError, TypeError, ValueError, UsageError: as `grad_weight`.
+        IndexError, TypeError, ValueError, UsageError: as `grad_weight`, and `UsageError` under `vmap`, whose entries
+            would have different numbers of rows.
     """
     call = "grad_rows"
-    size = _ANY_ROW if vocab_size is None else errors.checked_size(vocab_size, "vocab_size", call)
+    limit = _arguments.LARGEST_SIZE
+    size = limit if vocab_size is None else errors.checked_size(vocab_size, "vocab_size", call, limit=limit)
     source, target = _check(token_ids, cotangent, dtype, call)
     padding_idx = errors.checked_padding_idx(padding_idx, size, call)
     return _GradRows.apply(  # type: ignore[no-untyped-call]
@@ -140,6 +139,11 @@ class _GradRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         raise _second_derivative("grad_rows")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+        got = "entries that may name different numbers of rows"
+        raise errors.UsageError(errors.message("vmap", got, "grad_weight to be used there", "grad_rows"))
 
 
 class _GradWeight(torch.autograd.Function):

@@ -154,6 +154,8 @@ def overwrite(tensor: torch.Tensor, array: np.ndarray[Any, Any], *, counted: boo
         view.copy_(torch.from_numpy(array.view(view.cpu().numpy().dtype)))
     elif tensor.device.type == "cpu":
         view.numpy()[...] = array.view(view.numpy().dtype)
+    else:
+        return False
     return True
 
 

@@ -1,0 +1,251 @@
+"""Candidates: whatever somebody's kernel looks like becomes one form, or a message says why not."""
+
+from __future__ import annotations
+
+import pytest
+from helpers import FRAMEWORKS, load, raises
+
+from xref import errors
+from xref.judge import candidate as module
+from xref.judge.candidate import candidate_of
+
+
+def kernel(token_ids, weight):
+    return weight[token_ids]
+
+
+class WithVerbs:
+    def forward(self, token_ids, weight):
+        return weight[token_ids]
+
+    def forward_fp32(self, token_ids, weight):
+        return weight[token_ids]
+
+    def backward(self, token_ids, cotangent, vocab_size):
+        return cotangent
+
+
+class WidenedOnly:
+    def forward_fp32(self, token_ids, weight):
+        return weight[token_ids]
+
+
+class Called:
+    def __call__(self, token_ids, weight):
+        return weight[token_ids]
+
+    def backward(self, token_ids, cotangent, vocab_size):
+        return cotangent
+
+
+class NotCallableVerbs:
+    forward = "no"
+    backward = 3
+
+    def forward_fp32(self, token_ids, weight):
+        return weight[token_ids]
+
+
+class TakesArguments:
+    def __init__(self, vocab):
+        self.vocab = vocab
+
+
+class Fails:
+    def __init__(self):
+        raise RuntimeError("no driver")
+
+
+def made(target, framework="torch", **how):
+    return candidate_of(target, framework=framework, device="cpu", **how)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("target", "verbs", "backward"),
+    [
+        (kernel, ["forward"], False),
+        (lambda ids, weight: weight[ids], ["forward"], False),
+        (WithVerbs, ["forward", "forward_fp32"], True),
+        (WithVerbs(), ["forward", "forward_fp32"], True),
+        (WidenedOnly, ["forward_fp32"], False),
+        (NotCallableVerbs, ["forward_fp32"], False),
+        (WithVerbs().forward, ["forward"], False),
+    ],
+    ids=["function", "lambda", "class", "object", "widened only", "attributes that are no verbs", "method"],
+)
+def test_forms_of_candidates(target, verbs, backward):
+    candidate = made(target)
+    assert list(candidate.verbs) == verbs
+    assert (candidate.backward is not None) is backward
+    assert (candidate.framework.NAME, candidate.device) == ("torch", "cpu")
+
+
+@pytest.mark.torch
+def test_an_object_that_is_called_is_a_function_and_keeps_its_gradient():
+    candidate = made(Called)
+    assert list(candidate.verbs) == ["forward"]
+    assert candidate.backward is not None
+
+
+@pytest.mark.torch
+def test_a_class_is_made_once_and_its_object_called():
+    made_so_far = []
+
+    class Counted:
+        def __init__(self):
+            made_so_far.append(self)
+
+        def forward(self, token_ids, weight):
+            return self
+
+    candidate = made(Counted)
+    assert len(made_so_far) == 1
+    assert candidate.verbs["forward"](None, None) is made_so_far[0]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (kernel, "kernel"),
+        (WithVerbs, "WithVerbs"),
+        (WithVerbs(), "WithVerbs"),
+        (WithVerbs().forward, "WithVerbs.forward"),
+    ],
+)
+def test_names(target, name):
+    assert made(target).name == name
+    assert made(target, name="mine").name == "mine"
+
+
+@pytest.mark.torch
+def test_a_module_of_functions_is_an_object_with_verbs():
+    golden = load("torch").golden
+    assert list(made(golden, name="golden").verbs) == ["forward", "forward_fp32"]
+
+
+@pytest.mark.torch
+def test_a_torch_module_is_an_object_with_verbs():
+    import torch
+
+    class Kernel(torch.nn.Module):
+        def forward(self, token_ids, weight):
+            return weight[token_ids]
+
+    assert list(made(Kernel).verbs) == ["forward"]
+    assert list(made(Kernel()).verbs) == ["forward"]
+
+
+# The framework
+
+
+@pytest.mark.torch
+@pytest.mark.jax
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_the_framework_is_found_by_calling(name):
+    golden = load(name).golden
+    assert made(golden.forward, framework=None).framework is load(name)
+
+
+@pytest.mark.torch
+@pytest.mark.jax
+def test_a_kernel_that_takes_the_arrays_of_both_is_one_of_the_first():
+    assert made(kernel, framework=None).framework.NAME == "torch"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_framework_that_is_named_is_not_tried(framework):
+    def never(token_ids, weight):
+        raise AssertionError
+
+    assert made(never, framework=framework).framework is load(framework)
+
+
+@pytest.mark.torch
+@pytest.mark.jax
+def test_a_kernel_of_no_framework_is_told_how_each_ended():
+    def broken(token_ids, weight):
+        raise KeyError("x")
+
+    with raises(
+        errors.UsageError,
+        "broken: got no framework that fits (torch arrays end in KeyError; jax arrays end in KeyError), expected"
+        " --framework torch or --framework jax [judge]",
+    ):
+        made(broken, framework=None, name="broken")
+
+
+@pytest.mark.torch
+@pytest.mark.jax
+def test_a_kernel_that_returns_no_array_is_told_what_it_returns():
+    with raises(
+        errors.UsageError,
+        "it: got no framework that fits (torch arrays give a list; jax arrays give a list), expected"
+        " --framework torch or --framework jax [judge]",
+    ):
+        made(lambda ids, weight: [1], framework=None, name="it")
+
+
+@pytest.mark.torch
+@pytest.mark.jax
+def test_a_kernel_that_exits_is_none_of_the_frameworks():
+    def leaves(token_ids, weight):
+        raise SystemExit(3)
+
+    with raises(
+        errors.UsageError,
+        "it: got no framework that fits (torch arrays end in SystemExit; jax arrays end in SystemExit), expected"
+        " --framework torch or --framework jax [judge]",
+    ):
+        made(leaves, framework=None, name="it")
+
+
+def test_without_any_framework_the_message_has_the_line_that_installs_one(monkeypatch):
+    monkeypatch.setattr(module.frameworks, "installed", lambda name: False)
+    with raises(
+        errors.MissingFrameworkError,
+        "torch: got not installed, expected it to be: pip install 'xref[torch]' [judge]",
+    ):
+        made(kernel, framework=None)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        (3, "int: got int, expected a function, or an object with forward or forward_fp32 [judge]"),
+        (None, "NoneType: got NoneType, expected a function, or an object with forward or forward_fp32 [judge]"),
+        (object(), "object: got object, expected a function, or an object with forward or forward_fp32 [judge]"),
+        (object, "object: got object, expected a function, or an object with forward or forward_fp32 [judge]"),
+        (Fails, "Fails: got RuntimeError: no driver, expected a class that is made without arguments [judge]"),
+    ],
+)
+def test_what_is_no_kernel_is_refused(target, says):
+    with raises(errors.UsageError, says):
+        made(target)
+
+
+def test_a_class_that_takes_arguments_is_told_so():
+    got = "TypeError: TakesArguments.__init__() missing 1 required positional argument: 'vocab'"
+    with raises(
+        errors.UsageError, f"TakesArguments: got {got}, expected a class that is made without arguments [judge]"
+    ):
+        made(TakesArguments)
+
+
+@pytest.mark.torch
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(module.frameworks, "devices", lambda framework, call: ("cpu",))
+    with raises(errors.UsageError, "--device: got cuda, expected a device that torch has here: cpu [judge]"):
+        candidate_of(kernel, framework="torch", device="cuda")
+
+
+@pytest.mark.torch
+def test_a_device_that_no_framework_has_is_refused_where_the_framework_is_to_be_found(monkeypatch):
+    monkeypatch.setattr(module.frameworks, "devices", lambda framework, call: ("cpu",))
+    here = "; ".join(f"{name} has cpu" for name in module.frameworks.FRAMEWORKS if module.frameworks.installed(name))
+    with raises(errors.UsageError, f"--device: got cuda, expected a device that is here ({here}) [judge]"):
+        candidate_of(kernel, framework=None, device="cuda")
