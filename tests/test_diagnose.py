@@ -187,12 +187,12 @@ def test_a_wrong_kernel_is_consistent_with_its_fault_first_of_all(fault, kernel,
     ],
 )  # fmt: skip
 def test_what_was_seen_is_said(kernel, call, says):
-    assert says in explain(of(kernel, call.dtype).run(call))[0][1]
+    assert says in explain(of(kernel, call.dtype).run(call))[0][2]
 
 
 def test_hints_stand_behind_what_the_bits_say_and_before_what_is_likely_anyway():
     seen = of(lambda ids, table: table[ids.astype(np.uint8)], "bfloat16").run(probe(ids="last first"))
-    names = [name for name, _ in explain(seen, ("stale-cache", "run-to-run"))]
+    names = [name for _, name, _ in explain(seen, ("stale-cache", "run-to-run"))]
     assert names[0] == "ids-narrowed-to-8-bits"
     assert names.index("stale-cache") < names.index("run-to-run")
     assert len(set(names)) == len(names)
@@ -267,7 +267,7 @@ def test_widened_rows_are_explained_too(fault, change):
     def kernel(ids, rows):
         return change(exact.widen(rows[ids], fmt)).astype(np.uint32)
 
-    assert explain(of(kernel, "float32", "forward_fp32").run(call))[0][0] == fault
+    assert explain(of(kernel, "float32", "forward_fp32").run(call))[0][1] == fault
 
 
 # Gradients
