@@ -15,12 +15,14 @@ from xref.contracts import embedding as contract
 from xref.contracts.inputs import id_families, make_table, table_families
 from xref.judge.candidate import Candidate
 from xref.judge.conditions import TABLE_LAYOUTS
-from xref.judge.probes import _IDS, ID_LAYOUTS, Probe, Prober, answer_of, ids_of, table_of
+from xref.judge.probes import _IDS, ID_LAYOUTS, SLICES, Probe, Prober, answer_of, ids_of, table_of
 from xref.judge.sweeps import probes
 from xref.spec import Tier
 
 EACH = [(verb, dtype) for verb in contract.VERBS for dtype in DTYPES if verb in contract.verbs_of(dtype)]
 SMALL_TABLE, SMALL_IDS = 1 << 12, 1 << 9
+
+SLICED = "slice of a longer one"
 
 
 def everything(framework, tier=Tier.STANDARD):
@@ -45,8 +47,8 @@ def test_every_probe_names_what_exists(framework):
     for probe in everything(framework):
         assert isinstance(probe.ids, tuple) or probe.ids in (*id_families(), *_IDS)
         assert probe.table in (*table_families(), "poisoned", "zeros")
-        assert probe.layout in ("dense", *TABLE_LAYOUTS)
-        assert probe.id_layout in ID_LAYOUTS
+        assert probe.layout in ("dense", *TABLE_LAYOUTS, *SLICES)
+        assert probe.id_layout in (*ID_LAYOUTS, SLICED)
         assert probe.mode == "plain"
 
 
@@ -60,13 +62,17 @@ def test_every_small_probe_can_be_built_and_has_an_answer(framework, tier):
         ids = ids_of(probe)
         assert (ids.dtype.name, ids.shape) == (probe.id_dtype, probe.shape)
         assert ids.size == 0 or (ids.min() >= 0 and int(ids.max()) < probe.vocab)
-        laid = ID_LAYOUTS[probe.id_layout](ids)
+        laid = ID_LAYOUTS["dense" if probe.id_layout == SLICED else probe.id_layout](ids)
         assert np.array_equal(laid, ids)
         assert not np.shares_memory(laid, ids)
         table = table_of(probe, ids)
         assert (table.dtype, table.shape) == (FORMATS[probe.dtype].uint, (probe.vocab, probe.hidden))
         if probe.layout != "dense":
-            assert np.array_equal(TABLE_LAYOUTS[probe.layout](table), table)
+            if probe.layout in SLICES:
+                larger, cut = SLICES[probe.layout]
+                assert np.array_equal(cut(larger(table)), table)
+            else:
+                assert np.array_equal(TABLE_LAYOUTS[probe.layout](table), table)
         answer = answer_of(probe, ids, table)
         assert answer.shape == (*probe.shape, probe.hidden)
         assert answer.dtype == FORMATS[contract.result_dtype(probe.verb, probe.dtype)].uint
@@ -93,8 +99,8 @@ def test_the_standard_sweeps_vary_each_axis_over_its_switches(framework):
     assert any(p.vocab * p.hidden > 2**31 for p in seen)
     assert {p.shape for p in seen} >= {(), (0,), (2, 0, 3), (2, 3)}
     if framework == "torch":
-        assert {p.layout for p in seen} == {"dense", *TABLE_LAYOUTS}
-        assert {p.id_layout for p in seen} == set(ID_LAYOUTS)
+        assert {p.layout for p in seen} == {"dense", *TABLE_LAYOUTS, *SLICES}
+        assert {p.id_layout for p in seen} == {*ID_LAYOUTS, SLICED}
         assert {p.id_dtype for p in seen} == {f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)}
 
 

@@ -49,8 +49,11 @@ Found = tuple[float, str, str]
 """How much it speaks for a fault, the fault, and what was seen."""
 
 
-def explain(seen: Observation, hints: tuple[str, ...] = ()) -> list[Found]:
-    """Return what speaks for which fault, for a probe that failed; `hints`: what the way it fails speaks for."""
+def explain(seen: Observation, hints: tuple[str, ...] = (), *, telling: bool = False) -> list[Found]:
+    """Return what speaks for which fault, for a probe that failed; `hints`: what the way it fails speaks for.
+
+    `telling`: the way it fails says more than its bits, as where the plain call is right.
+    """
     found = list(_from_form(seen))
     if seen.probe.table == "sparse" and seen.wrong is not None:
         found.append((1.0, "row-offset-overflow", "only a table past 2**31 elements comes back wrong"))
@@ -72,7 +75,9 @@ def explain(seen: Observation, hints: tuple[str, ...] = ()) -> list[Found]:
             )
             for detector in _DETECTORS:
                 found += detector(wrong)
-    found += [(0.55 - 0.02 * n, hint, "that is how the call fails") for n, hint in enumerate(hints)]
+    found += [
+        ((0.99 if telling else 0.55) - 0.02 * n, hint, "that is how the call fails") for n, hint in enumerate(hints)
+    ]
     return ranked(found)
 
 
