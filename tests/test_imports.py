@@ -70,6 +70,23 @@ def test_verify_is_found_on_first_use_and_loads_no_framework():
     assert fresh(code, blocked=("torch", "jax")) == "True xref.judge.verify []"
 
 
+@pytest.mark.torch
+def test_judge_is_the_function_and_the_package_whatever_was_imported_before():
+    code = """
+        import xref
+        first, verify = xref.judge, xref.verify
+        import xref.judge.exam as exam
+        print(first is xref.judge, exam.__name__, loaded("torch", "jax"))
+        for judge in (first, xref.judge):
+            try:
+                judge(3)
+            except xref.errors.UsageError as error:
+                print(error)
+    """
+    told = "int: got int, expected a function, or an object with forward or forward_fp32 [judge]"
+    assert fresh(code).splitlines() == ["True xref.judge.exam []", told, told]
+
+
 def test_an_unknown_attribute_of_xref_is_pythons_own_error():
     with pytest.raises(AttributeError, match=r"^module 'xref' has no attribute 'verfy'$"):
         xref.verfy  # noqa: B018

@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_pytest_plugin import run
+
+from xref.judge.checks import check_ids
 
 ROOT = Path(__file__).parent.parent
 
@@ -80,3 +83,16 @@ def test_the_examples_run_in_order_and_print_what_they_say(page, needs):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [line.removeprefix("# ") for line in printed]
+
+
+@pytest.mark.torch
+def test_the_tests_that_a_page_shows_pass(tmp_path):
+    page = "docs/judging-a-kernel.md"
+    shown = [found for found in TOOL.STEPS.finditer(PAGES[page]) if found["file"] and found["file"].endswith(".py")]
+    for found in shown:
+        with (tmp_path / found["file"]).open("a" if found["more"] else "w") as file:
+            file.write(found["content"])
+    assert [path.name for path in tmp_path.glob("test_*.py")] == ["test_my_kernels.py"]
+    done, cases = run(tmp_path)
+    assert (done.returncode, len(cases)) == (0, len(check_ids()))
+    assert cases["test_embedding[EMB-7/padding]"][0] == "passed"

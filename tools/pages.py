@@ -30,7 +30,7 @@ PAGES = ("README.md", "docs/contracts/embedding.md", "docs/judging-a-kernel.md")
 _VERIFY = re.compile(r"(<!-- verify-output -->\n```text\n).*?(\n```)", re.DOTALL)
 _CLAUSES = re.compile(r"(<!-- clauses -->\n).*?(\n\n)", re.DOTALL)
 _CHECKS = re.compile(r"(<!-- checks -->\n).*?(\n\n)", re.DOTALL)
-_STEPS = re.compile(
+STEPS = re.compile(
     r"<!-- file: (?P<file>[\w.]+)(?P<more>, more)? -->\n```\w+\n(?P<content>.*?)```"
     r"|(?P<head><!-- judged: (?P<checks>[^>]+) -->\n```console\n\$ xref (?P<command>[^\n]+)\n).*?\n```",
     re.DOTALL,
@@ -99,7 +99,7 @@ def in_order(text: str) -> str:
                 return found[0]
             return found["head"] + judged(found["command"], found["checks"].split(", "), folder) + "\n```"
 
-        return _STEPS.sub(made, text)
+        return STEPS.sub(made, text)
 
 
 def read(page: str) -> str:

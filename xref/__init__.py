@@ -21,10 +21,12 @@ __all__ = ["__version__", "judge", "parametrize", "verify"]
 __version__ = "0.1.0"
 
 
-_HOMES = {"judge": "xref.judge.judge", "parametrize": "xref.pytest_plugin", "verify": "xref.judge.verify"}
+_HOMES = {"parametrize": "xref.pytest_plugin", "verify": "xref.judge.verify"}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "judge":  # a package, and callable
+        return importlib.import_module("xref.judge")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'xref' has no attribute {name!r}")
