@@ -168,8 +168,10 @@ def _again(only: str, exam: Exam, gradient: GradientExam, out_of_range: str) -> 
         elif "bad" in record:
             conduct.refused_again(exam.candidate, record, exam.findings["EMB-4"], out_of_range)
         else:
-            exam.note(exam.prober.run(msgspec.convert(record, Probe)))
-    except (msgspec.MsgspecError, KeyError, ValueError) as error:
+            probe = msgspec.convert(record, Probe)
+            exam.candidate.verbs[probe.verb]  # one that it lacks is no failure of its
+            exam.note(exam.prober.run(probe))
+    except (msgspec.MsgspecError, LookupError, OverflowError, TypeError, ValueError) as error:
         expected = "the record of a call, as a report has it"
         raise errors.UsageError(errors.message("--only", f"{only!r} ({error})", expected, _CALL)) from error
 
