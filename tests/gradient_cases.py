@@ -1,19 +1,28 @@
-"""What the tests of gradients share: cotangents as bits, the oracle's rows, and a check that order could matter."""
+"""What the tests of gradients share: cotangents as bits, the exact answers, and a check that order could matter.
+
+An element is the integer of its bits. Columns are independent of each other, so one call on `[T, H]` cotangents of one
+id sums H of them; `packed` fills up with -0.0, which adds nothing to any sum.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from xref import exact
-from xref.bits import FORMATS, Bits
+from xref.bits import FORMATS, Bits, FloatFormat, as_bits
+from xref.contracts.embedding_gradient import GradientCase, build, reordered_share
 
 Ids = np.ndarray[Any, Any]
 
 SIXTEEN = ("bfloat16", "float16")
 WIDE = ("float64", "float32")
+
+
+# Elements
 
 
 def element(value: float, name: str) -> int:
@@ -44,16 +53,141 @@ def subnormal_bits(rng: np.random.Generator, shape: tuple[int, ...], name: str) 
     return (raw & np.uint64(fmt.sign | fmt.mantissa)).astype(fmt.uint)
 
 
+def normal(shape: int | tuple[int, ...], seed: int) -> Bits:
+    """Return normally distributed float32."""
+    return as_bits(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+def spread(shape: int | tuple[int, ...], seed: int) -> Bits:
+    """Return float32 over 24 binades, so that their float32 sums round."""
+    rng = np.random.default_rng(seed)
+    return as_bits(np.ldexp(rng.standard_normal(shape), rng.integers(-12, 12, shape)).astype(np.float32))
+
+
+def zipf(size: int | tuple[int, ...], vocab_size: int, seed: int) -> Ids:
+    """Return ids of which some come often."""
+    return (np.random.default_rng(seed).zipf(1.3, size) - 1) % vocab_size
+
+
+# Order
+
+
+def cancelling(rows: Ids, tokens: int, hidden: int, name: str) -> tuple[Ids, Bits]:
+    """Return `tokens` ids and their `[tokens, hidden]` elements, in disorder, of which any order of a sum shows.
+
+    Three tokens for each of `rows`: large, small and minus large. So every sum is that of its small elements, and one
+    that rounds while a large element is in it loses some of their bits, in 16-bit results too. A token that is left
+    over is -0.0.
+    """
+    whole = tokens // 3 * 3
+    ids = np.resize(np.repeat(rows, 3), tokens)
+    _, elements = build(_case(ids, hidden, name))
+    elements[whole:] = FORMATS[name].sign
+    order = np.random.default_rng(17).permutation(tokens)
+    return ids[order], elements[order]
+
+
 def order_case(name: str) -> tuple[Ids, Bits, np.random.Generator]:
-    """Return 400 tokens over 9 rows, and a generator for orders: four columns of six binades, two of every exponent."""
+    """Return 400 tokens over 9 rows, and a generator for orders: four columns that cancel, two of every exponent."""
     rng = np.random.default_rng(17)
-    elements = finite_bits(rng, (400, 6), name, binades=6)
-    elements[:, 4:] = finite_bits(rng, (400, 2), name)
-    return rng.integers(0, 9, 400), elements, rng
+    ids, elements = cancelling(rng.integers(0, 9, 133), 400, 4, name)
+    return ids, np.concatenate([elements, finite_bits(rng, (400, 2), name)], axis=1), rng
+
+
+def state_share(record_property: Callable[[str, object], None], ids: Ids, elements: Bits, name: str) -> None:
+    """Record which share of the result's elements a reversed float32 sum changes; less than a tenth is an error."""
+    share = reordered_share(_case(ids, elements.shape[-1], name), ids, elements)
+    record_property("share of elements that a reversed float32 sum changes", f"{share:.1%}")
+    assert share > 0.1, f"this case cannot tell orders apart: another one changes {share:.1%} of the elements"
+
+
+def _case(ids: Ids, hidden: int, name: str) -> GradientCase:
+    size, shape = int(ids.max()) + 1, ids.shape
+    return GradientCase(source=name, result=name, values="cancelling", vocab=size, hidden=hidden, shape=shape)
+
+
+# Columns
+
+
+def pieces(total: int, exponent: int, source: FloatFormat) -> list[int]:
+    """Return elements of `source` whose exact sum is `total * 2**exponent`; empty if it takes more than a few."""
+    elements, sign, rest = [], -1 if total < 0 else 1, abs(total)
+    largest, scale = exact.decode(source.largest_finite, source)
+    most = largest << max(scale - exponent, 0) >> max(exponent - scale, 0)
+    while rest and len(elements) < 8:
+        cut = max(rest.bit_length() - source.mantissa_bits - 1, source.quantum - exponent, 0)
+        piece = min((rest >> cut) << cut, most)
+        if piece == 0:
+            return []
+        elements.append(exact.round_once(sign * piece, exponent, source))
+        rest -= piece
+    return [] if rest else elements
+
+
+def hard_columns(source: FloatFormat, target: FloatFormat) -> dict[str, list[int]]:
+    """Return the columns: ties with and without a hair, the edges of the range, cancellation, zeros and specials."""
+    columns = dict(_ties(source, target))
+    parts = [source.largest_finite, 1, source.sign | source.largest_finite]
+    columns |= {f"cancel {i}": list(c) for i, c in enumerate(itertools.permutations(parts))}
+    quarter = [exact.round_once(1, source.quantum + i, source) for i in (0, 1, 1, 0)]
+    columns |= {
+        "all -0.0": [source.sign] * 5,
+        "both zeros": [source.sign, 0, source.sign],
+        "x - x": [source.largest_finite, source.sign | source.largest_finite],
+        "nothing but subnormals": [1, source.mantissa, 2, source.sign | 1],
+        "smallest": quarter,
+        "smallest, negative": [source.sign | e for e in quarter],
+    }
+    nans = [source.nan, source.sign | source.nan]
+    infinities = [source.exponent, source.sign | source.exponent] if source.has_inf else []
+    signalling = [source.exponent | 1] if source.has_inf else []
+    finite = [exact.round_once(1, 0, source)]
+    for size in range(1, 5):
+        for mix in itertools.combinations(nans + infinities + signalling + finite, size):
+            columns["specials " + " ".join(f"{e:x}" for e in mix)] = list(mix)
+    return columns
+
+
+def _ties(source: FloatFormat, target: FloatFormat) -> Iterator[tuple[str, list[int]]]:
+    """Yield sums half-way between two results of `target`, and a hair (200 bits lower, or as low as goes) off.
+
+    Near 1, and near 2**120 where that is in range: there a float32 can be 200 bits lower.
+    """
+    largest, scale = exact.decode(target.largest_finite, target)
+    power = 1 << target.mantissa_bits
+    tops = (0, 120) if target.exponent_bits >= 8 else (0,)
+    halves = {
+        f"2**{top} * ({k} + 1/2)": (2 * k + 1, top - target.mantissa_bits - 1)
+        for top, k in itertools.product(tops, (power, power + 1, 2 * power - 1))
+    }
+    halves |= {f"{k} + 1/2 subnormals": (2 * k + 1, target.quantum - 1) for k in (0, 1, 2, power - 1)}
+    halves |= {"largest + 1/2": (2 * largest + 1, scale - 1), "twice the largest": (4 * largest, scale - 1)}
+    for (name, (total, exponent)), sign in itertools.product(halves.items(), (1, -1)):
+        if exponent < source.quantum:
+            continue
+        low = max(source.quantum, exponent - 200)
+        for hair in (0, 1, -1):
+            elements = pieces(sign * total, exponent, source)
+            if elements:
+                hairs = [exact.round_once(hair, low, source)] if hair else []
+                yield f"{'-' if sign < 0 else ''}({name}) {hair:+d} hair {exponent - low} bits lower", elements + hairs
+
+
+def packed(columns: list[list[int]], tokens: int, hidden: int, source: FloatFormat, seed: int) -> Bits:
+    """Return `[tokens, hidden]` bits of `source` with a column each, in its order, between -0.0 at random places."""
+    rng = np.random.default_rng(seed)
+    out = np.full((tokens, hidden), source.sign, source.uint)
+    for column, elements in enumerate(columns):
+        places = np.sort(rng.choice(tokens, len(elements), replace=False))
+        out[places, column] = elements
+    return out
+
+
+# Answers
 
 
 def oracle(ids: Ids, cotangent: Bits, source: str, target: str) -> tuple[Ids, Bits]:
-    """Return the exact row ids, ascending, and rows."""
+    """Return the exact row ids, ascending, and rows; `cotangent` is `S + (H,)` bits."""
     answers = exact.grad_rows(ids, cotangent, FORMATS[source], FORMATS[target])
     row_ids = np.array(sorted(answers), dtype=np.int64)
     rows = np.zeros((row_ids.size, cotangent.shape[-1]), dtype=FORMATS[target].uint)
@@ -69,16 +203,6 @@ def dense(row_ids: Ids, rows: Bits, vocab_size: int) -> Bits:
     return table
 
 
-def reordered_share(ids: Ids, values: np.ndarray[Any, Any], orders: Sequence[Ids]) -> float:
-    """Return the share of gradient elements whose bits an order changes when they are summed one by one in float32.
-
-    `values` are the cotangents as float32. Elements that overflow there in some order do not count as changed.
-    """
-    results = []
-    with np.errstate(over="ignore", invalid="ignore"):
-        for order in (np.arange(ids.size), *orders):
-            sums = np.zeros((int(ids.max()) + 1, values.shape[1]), dtype=np.float32)
-            np.add.at(sums, ids[order], values[order])
-            results.append(sums[np.unique(ids)])
-    finite = np.isfinite(results).all(axis=0)
-    return float(np.mean([finite & (other.view(np.uint32) != results[0].view(np.uint32)) for other in results[1:]]))
+def expected_table(ids: Ids, cotangent: Bits, vocab_size: int, source: str, target: str | None = None) -> Bits:
+    """Return the exact gradient, `[V, H]` bits of `target`, or of `source` if that is None."""
+    return dense(*oracle(np.asarray(ids), cotangent, source, target or source), vocab_size)

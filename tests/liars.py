@@ -24,7 +24,7 @@ from xref.judge.bench import FIXTURES, Subject
 from xref.judge.run import Workload, examine, examine_bad_ids, expect
 from xref.judge.verdict import Ledger, Outcome
 
-__all__ = ["WORKS", "H", "Liar", "V", "build", "judged", "reds", "registry", "verdicts_of"]
+__all__ = ["TITLES", "WORKS", "H", "Liar", "Lying", "V", "build", "judged", "reds", "registry", "verdicts_of"]
 
 TITLES = {FIXTURES: "inputs as pinned"} | {clause.id: clause.title for clause in contract.CLAUSES}
 V, H = 43, 35
@@ -102,10 +102,10 @@ class Liar:
         golden = types.SimpleNamespace(**{verb: getattr(honest.golden, verb) for verb in contract.VERBS})
         for verb in self.verbs:
             setattr(golden, verb, functools.partial(self.lie, getattr(golden, verb), memory={}))
-        return Subject(_Lying(honest, golden, self.modes), "cpu")
+        return Subject(Lying(honest, golden, self.modes), "cpu")
 
 
-class _Lying:
+class Lying:
     """A framework with another golden, and only some of its modes."""
 
     def __init__(self, honest: Any, golden: Any, modes: tuple[str, ...]) -> None:

@@ -5,10 +5,12 @@ And the tests here are judged too: with an engine that is broken on purpose they
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from jax_liars import LIARS as JAX_LIARS
-from liars import H, Liar, V, build, judged, reds, verdicts_of
+from liars import TITLES, H, Liar, V, build, judged, reds, verdicts_of
 from torch_liars import LIARS as TORCH_LIARS
 
 from xref.contracts import embedding as contract
@@ -110,7 +112,7 @@ def test_inputs_that_cannot_be_had_are_an_error_and_not_a_crash(monkeypatch):
         raise MemoryError("the card is full")
 
     monkeypatch.setattr(subject.framework, "put", full, raising=False)
-    ledger = Ledger({clause.id: clause.title for clause in contract.CLAUSES})
+    ledger = Ledger(TITLES)
     assert examine(subject, build("small"), ledger) == {}
     [verdict] = ledger.verdicts()
     assert verdict.outcome is Outcome.ERROR
@@ -124,10 +126,10 @@ def test_inputs_that_cannot_be_had_are_an_error_and_not_a_crash(monkeypatch):
 def test_two_goldens_that_differ_are_told_apart(verb):
     honest = Liar(lambda honest, ids, table, memory: honest(ids, table), (), "").subject("torch")
     liar = Liar(TORCH_LIARS["last_column_wrong"].lie, (), "", verbs=(verb,)).subject("torch")
-    ledger = Ledger({clause.id: clause.title for clause in contract.CLAUSES})
+    ledger = Ledger(TITLES)
     work = build("small")
     outputs = [(subject, examine(subject, work, ledger)) for subject in (honest, liar)]
-    alone = Ledger({clause.id: clause.title for clause in contract.CLAUSES})
+    alone = Ledger(TITLES)
     compare_subjects(*outputs, work, alone)
     outcomes = {verdict.clause: verdict.outcome for verdict in alone.verdicts()}
     wrong = {"forward": "EMB-1", "forward_fp32": "EMB-2"}
@@ -135,6 +137,40 @@ def test_two_goldens_that_differ_are_told_apart(verb):
     [problem] = reds(alone.verdicts())[wrong[verb]]
     assert problem.startswith("out[0, 34]: got 0x")
     assert problem.endswith(f"(1 ulp; 96 of 3360 elements differ) [torch and torch {verb}, small bfloat16]")
+
+
+REWRITING = [name for name, liar in TORCH_LIARS.items() if "got other bits after the calls" in liar.says]
+
+
+@needs_torch
+@pytest.mark.parametrize("fault", REWRITING)
+def test_what_one_golden_writes_into_its_inputs_another_does_not_read(fault):
+    liar, work = TORCH_LIARS[fault], build("small", "bfloat16")
+    honest, ledger = Subject(frameworks.load("torch", "tests"), "cpu"), Ledger(TITLES)
+    examine(liar.subject("torch"), work, ledger)
+    assert "EMB-5" in reds(ledger.verdicts())
+    ledger = Ledger(TITLES)
+    examine(honest, work, ledger)
+    assert reds(ledger.verdicts()) == {}
+
+
+@needs_torch
+@pytest.mark.parametrize(("limit", "sparse"), [(run.LARGE, False), (0, False), (run.LARGE, True)])
+def test_only_a_table_that_is_large_is_handed_over_without_a_copy(limit, sparse, monkeypatch):
+    work = dataclasses.replace(build("empty"), sparse=sparse)
+    subject = Liar(lambda honest, ids, table, memory: honest(ids, table), (), "").subject("torch")
+    put, given = subject.framework.put, []
+    monkeypatch.setattr(subject.framework, "put", lambda *args: (given.append(args[0]), put(*args))[1], raising=False)
+    monkeypatch.setattr(run, "LARGE", limit)
+    examine(subject, work, Ledger(TITLES))
+    [table] = [array for array in given if array.shape == work.table.shape]
+    assert (table is work.table) == (limit == 0 or sparse)
+
+
+@needs_torch
+def test_a_framework_that_is_not_concurrent_gets_no_threads(monkeypatch):
+    monkeypatch.setattr(run, "ThreadPoolExecutor", lambda *args: pytest.fail("threads"))
+    examine(Subject(frameworks.load("torch", "tests"), "cpu"), build("empty"), Ledger(TITLES))
 
 
 # The tests above are tests only if they fail with a broken engine.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 
-import gradient_columns
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gradient_columns import expected_table, normal, reordered_share, spread, zipf
+from gradient_cases import cancelling, expected_table, hard_columns, multiple, normal, packed, spread, state_share, zipf
+from helpers import raises
 
 from xref import exact
 from xref.bits import FORMATS, as_bits, from_bits
@@ -37,33 +37,34 @@ def assert_same_state(left: GradAccumulator, right: GradAccumulator) -> None:
         np.testing.assert_array_equal(left[key], right[key], err_msg=key)
 
 
-def test_20_splits_in_any_order_and_any_merge(record_property):
-    ids, bits = zipf(TOKENS, V, 1), spread((TOKENS, HIDDEN), 2)
-    reordered_share(ids, bits, "float32", record_property)
-    whole = filled(ids, bits)
-    expected = expected_table(ids, bits, V, FORMATS["float32"], FORMATS["float32"])
-    np.testing.assert_array_equal(result_bits(whole), expected)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_20_splits_in_any_order_and_any_merge(dtype, record_property):
+    ids, bits = cancelling(np.arange(TOKENS // 3) % V, TOKENS, HIDDEN, dtype)
+    state_share(record_property, ids, bits, dtype)
+    whole = filled(ids, bits, dtype)
+    expected = expected_table(ids, bits, V, dtype)
+    np.testing.assert_array_equal(result_bits(whole, dtype), expected)
     rng = np.random.default_rng(4)
     for _ in range(20):
         parts = np.split(rng.permutation(TOKENS), np.cumsum(rng.permutation([8, 8, 16])))
         ranks = [GradAccumulator(V, HIDDEN) for _ in range(2)]
         for part in parts:
-            ranks[rng.integers(2)].add(ids[part], from_bits(bits[part], "float32"))
+            ranks[rng.integers(2)].add(ids[part], from_bits(bits[part], dtype))
         ranks[0].merge(ranks[1])
-        np.testing.assert_array_equal(result_bits(ranks[0]), expected)
+        np.testing.assert_array_equal(result_bits(ranks[0], dtype), expected)
         assert_same_state(ranks[0], whole)
 
 
 @pytest.mark.parametrize("source", ["float32", "float8_e4m3fn"])
 def test_hard_columns(source):
-    columns = list(gradient_columns.hard_columns(FORMATS[source], FORMATS["bfloat16"]).values())
+    columns = list(hard_columns(FORMATS[source], FORMATS["bfloat16"]).values())
     for start in range(0, len(columns), HIDDEN):
-        bits = gradient_columns.packed(columns[start : start + HIDDEN], TOKENS, HIDDEN, FORMATS[source], start)
+        bits = packed(columns[start : start + HIDDEN], TOKENS, HIDDEN, FORMATS[source], start)
         ids = np.full(TOKENS, 5)
         accumulator = filled(ids[::2], bits[::2], source)
         accumulator.add(ids[1::2], from_bits(bits[1::2], source))
         for target in ("bfloat16", "float8_e4m3fn"):
-            expected = expected_table(ids, bits, V, FORMATS[source], FORMATS[target])
+            expected = expected_table(ids, bits, V, source, target)
             np.testing.assert_array_equal(result_bits(accumulator, target), expected)
 
 
@@ -73,7 +74,7 @@ def test_cotangents_of_several_dtypes():
     half = from_bits(single, "float32").astype(np.float16)
     accumulator.add(ids, half)
     both = np.concatenate([single, as_bits(half.astype(np.float32))])  # exact
-    expected = expected_table(np.concatenate([ids, ids]), both, V, FORMATS["float32"], FORMATS["float32"])
+    expected = expected_table(np.concatenate([ids, ids]), both, V, "float32")
     np.testing.assert_array_equal(result_bits(accumulator), expected)
 
 
@@ -86,7 +87,7 @@ def test_a_carry_that_runs_through_every_limb():
     assert accumulator.state_dict()["limbs"].ravel().tolist() == [2**15 - 1] * 16
     accumulator.add(ids[16:], from_bits(bits[16:], "float32"))
     assert accumulator.state_dict()["limbs"].ravel().tolist() == [-(2**15)] * 16 + [1]
-    expected = expected_table(ids, bits, V, FORMATS["float32"], FORMATS["float32"])
+    expected = expected_table(ids, bits, V, "float32")
     np.testing.assert_array_equal(result_bits(accumulator), expected)
     accumulator.add(ids, -from_bits(bits, "float32"))
     assert accumulator.state_dict()["limbs"].shape == (0, 1, 1)
@@ -107,16 +108,29 @@ def test_more_tokens_than_one_carry_allows():
     assert result_bits(accumulator, "float8_e5m2")[0, 0] == FORMATS["float8_e5m2"].exponent
 
 
-def test_merge_leaves_the_other_alone_and_may_be_with_itself():
+def test_chunks_of_tokens_whose_limbs_are_all_ones():
+    # Bits 15 to 38 of two limbs: the upper one is 2**16 - 1 in every token.
+    fmt, count = FORMATS["float32"], 2**17
+    one = 35 << 23 | fmt.mantissa
+    accumulator = filled(np.zeros(count, np.int8), np.full((count, 2), [one, fmt.sign | one], np.uint32))
+    expected = multiple(count, one, "float32", "float32")
+    assert result_bits(accumulator)[0].tolist() == [expected, fmt.sign | expected]
+
+
+def test_merge_leaves_the_other_alone():
     ids, bits = zipf(TOKENS, V, 1), normal((TOKENS, HIDDEN), 2)
     bits[3, 0] = FORMATS["float32"].exponent
     accumulator, other = filled(ids, bits), filled(ids, bits)
     accumulator.merge(other)
     assert_same_state(other, filled(ids, bits))
-    other.merge(other)
-    assert_same_state(accumulator, other)
-    doubled = expected_table(np.tile(ids, 2), np.tile(bits, (2, 1)), V, FORMATS["float32"], FORMATS["float32"])
-    np.testing.assert_array_equal(result_bits(other), doubled)
+    doubled = expected_table(np.tile(ids, 2), np.tile(bits, (2, 1)), V, "float32")
+    np.testing.assert_array_equal(result_bits(accumulator), doubled)
+
+
+def test_an_accumulator_does_not_merge_with_itself():
+    accumulator = filled(np.array([2]), normal((1, 5), 1))
+    with raises(ValueError, "other: got the accumulator itself, expected another one [GradAccumulator.merge]"):
+        accumulator.merge(accumulator)
 
 
 def test_merged_specials_stay_in_their_rows():
@@ -190,6 +204,9 @@ def state(**changes):
     [
         ({"version": 2}, "state: got version 2, expected version 1"),
         ({"version": None}, "state: got version None, expected version 1"),
+        ({"version": True}, "state: got version True, expected version 1"),
+        ({"lowest": True}, "state: got lowest True and 3 limbs, expected limbs in [0, 256)"),
+        ({"limbs": np.zeros((3, 2, 5), ">i4")}, "state: got limbs >i4 (3, 2, 5), expected int32 (K, 2, 5)"),
         ({"vocab_size": 8}, "state: got vocab_size 8, expected vocab_size 9"),
         ({"hidden": 6}, "state: got hidden 6, expected hidden 5"),
         ({"padding_idx": 0}, "state: got padding_idx 0, expected padding_idx -1"),
@@ -212,6 +229,18 @@ def state(**changes):
             {"lowest": 254, "limbs": np.zeros((3, 2, 5), np.int32)},
             "state: got lowest 254 and 3 limbs, expected limbs in [0, 256)",
         ),
+        (
+            {"limbs": np.full((3, 2, 5), 2**30 + 1, np.int32)},
+            "state: got limbs with 1073741825, expected -1073741824 to 1073741824",
+        ),
+        (
+            {"limbs": np.full((3, 2, 5), -(2**31), np.int32)},
+            "state: got limbs with -2147483648, expected -1073741824 to 1073741824",
+        ),
+        (
+            {"specials": np.full((2, 2, 5), -1, np.int32)},
+            "state: got specials with -1, expected 0 to 1073741824",
+        ),
     ],
     ids=lambda value: " ".join(map(str, next(iter(value.items()))))[:24] if isinstance(value, dict) else "",
 )
@@ -222,6 +251,25 @@ def test_a_state_that_does_not_fit_is_refused(changes, message):
         accumulator.load_state_dict(state(**changes))
     assert str(raised.value) == f"{message} [GradAccumulator.load_state_dict]"
     np.testing.assert_array_equal(result_bits(accumulator), before)
+
+
+@pytest.mark.parametrize("limb", [2**30, -(2**30)])
+def test_the_largest_limbs_that_may_be_loaded(limb):
+    accumulator = GradAccumulator(V, 1)
+    limbs = np.full((3, 1, 1), limb, np.int32)
+    specials, row_ids = np.zeros((0, 1, 1), np.int32), np.array([4])
+    accumulator.load_state_dict({**accumulator.state_dict(), "row_ids": row_ids, "limbs": limbs, "specials": specials})
+    loaded = accumulator.state_dict()
+    assert ((loaded["limbs"] >= -(2**15)) & (loaded["limbs"] < 2**15)).all()
+    total = sum(int(part) << 16 * k for k, part in enumerate(loaded["limbs"].ravel(), start=loaded["lowest"]))
+    assert total == sum(limb << 16 * k for k in range(3))
+
+
+def test_a_state_with_a_row_of_the_padding_index_is_refused():
+    accumulator = GradAccumulator(V, 5, padding_idx=4)
+    told = "state: got row_ids with 4, expected no row of padding_idx [GradAccumulator.load_state_dict]"
+    with raises(ValueError, told):
+        accumulator.load_state_dict(state(padding_idx=4))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +295,17 @@ def test_a_state_that_does_not_fit_is_refused(changes, message):
         ),
         (
             TypeError,
-            "other: got int, expected GradAccumulator [GradAccumulator.merge]",
+            "cotangent: got dtype >f4, expected the machine's own byte order [GradAccumulator.add]",
+            lambda a: a.add(np.array([0]), np.ones((1, 5), ">f4")),
+        ),
+        (
+            TypeError,
+            "state: got NoneType, expected what state_dict returns [GradAccumulator.load_state_dict]",
+            lambda a: a.load_state_dict(None),
+        ),
+        (
+            TypeError,
+            "other: got int of builtins, expected GradAccumulator of xref.jax_ops._accumulator [GradAccumulator.merge]",
             lambda a: a.merge(1),
         ),
         (
@@ -274,7 +332,18 @@ def test_a_state_that_does_not_fit_is_refused(changes, message):
             lambda a: a.result(None),
         ),
     ],
-    ids=["range", "shape", "trace", "other", "other's hidden", "other's padding", "padding", "dtype"],
+    ids=[
+        "range",
+        "shape",
+        "trace",
+        "byte order",
+        "no state",
+        "other",
+        "other's hidden",
+        "other's padding",
+        "padding",
+        "dtype",
+    ],
 )
 def test_messages(error, message, call):
     accumulator = GradAccumulator(V, 5)
@@ -282,6 +351,54 @@ def test_messages(error, message, call):
         call(accumulator)
     assert str(raised.value) == message
     assert accumulator.result_rows("float32")[0].size == 0
+
+
+@pytest.mark.parametrize("tokens", [0, 1])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("merge", lambda other: other),
+        ("result", lambda other: "float32"),
+        ("result_rows", lambda other: "float32"),
+        ("load_state_dict", lambda other: other.state_dict()),
+    ],
+    ids=["merge", "result", "result_rows", "load_state_dict"],
+)
+def test_a_trace_around_a_call_is_refused_and_leaves_nothing_behind(name, arguments, tokens):
+    accumulator, other = (filled(np.array([2] * tokens, np.int64), normal((tokens, 5), 1)) for _ in range(2))
+    argument = arguments(other)
+    with raises(TypeError, f"trace: got one around the call, expected none [GradAccumulator.{name}]"):
+        jax.jit(lambda c: (getattr(accumulator, name)(argument), c)[1])(1.0)
+    assert_same_state(accumulator, other)
+    np.testing.assert_array_equal(result_bits(accumulator), result_bits(other))
+
+
+def test_a_state_is_read_under_a_trace():
+    accumulator, states = filled(np.array([2]), normal((1, 5), 1)), []
+    jax.jit(lambda c: (states.append(accumulator.state_dict()), c)[1])(1.0)
+    copy = GradAccumulator(V, 5)
+    copy.load_state_dict(*states)
+    assert_same_state(copy, accumulator)
+
+
+def test_a_cotangent_that_cannot_be_read_adds_no_rows():
+    accumulator, cotangent = GradAccumulator(V, 5), jnp.ones((1, 5))
+    cotangent.delete()
+    with pytest.raises(RuntimeError, match="deleted"):
+        accumulator.add(np.array([2]), cotangent)
+    assert accumulator.state_dict()["row_ids"].size == 0
+
+
+def test_rows_of_no_elements_are_named():
+    accumulator, ids = GradAccumulator(V, 0), np.array([0, 4, 1])
+    accumulator.add(ids, np.ones((3, 0), np.float32))
+    accumulator.load_state_dict(accumulator.state_dict())
+    other = GradAccumulator(V, 0)
+    other.merge(accumulator)
+    for one in (accumulator, other):
+        row_ids, rows = one.result_rows("float32")
+        assert (row_ids.tolist(), rows.shape) == ([0, 1, 4], (3, 0))
+        assert one.result("float32").shape == (V, 0)
 
 
 def test_unchecked_ids_out_of_range_add_nothing():

@@ -6,11 +6,14 @@ That the judge finds each mutant out, and passes each right kernel, is tested be
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import FRAMEWORKS, answer, assert_same_bits, load, special_rows
+from mutants.embedding import JAX_MUTANTS, TORCH_MUTANTS
 from mutants.embedding_right import RIGHT_JAX, RIGHT_TORCH
+from test_imports import fresh
 
 from xref import bits
 from xref.bits import FORMATS
@@ -19,6 +22,8 @@ from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_faults import FAULTS
 from xref.contracts.inputs import make_ids, make_table
 
+MUTANTS = {"torch": TORCH_MUTANTS, "jax": JAX_MUTANTS}
+ALL_MUTANTS = [mutant for found in MUTANTS.values() for mutant in found.values()]
 RIGHT = {"torch": RIGHT_TORCH, "jax": RIGHT_JAX}
 
 
@@ -62,7 +67,51 @@ def test_a_fault_says_in_a_sentence_each_how_it_looks_and_what_it_does(fault):
     assert re.fullmatch(r"([\w.-]+/[\w.-]+#\d+)?", fault.report)
 
 
+def test_every_fault_has_a_mutant():
+    assert {fault.name for fault in FAULTS} - {mutant.fault for mutant in ALL_MUTANTS} == set()
+
+
+# Mutants
+
+
+def test_there_are_mutants_enough_of_both_frameworks():
+    assert len(TORCH_MUTANTS) >= 50
+    assert len(JAX_MUTANTS) >= 20
+
+
+def test_every_clause_is_broken_by_a_mutant_foremost():
+    assert {mutant.clauses[0] for mutant in ALL_MUTANTS} == {clause.id for clause in contract.CLAUSES}
+
+
+@pytest.mark.parametrize("mutant", ALL_MUTANTS, ids=lambda mutant: f"{mutant.framework}-{mutant.name}")
+def test_a_mutant_names_a_fault_of_the_catalogue_and_clauses_of_the_contract(mutant):
+    assert mutant.fault in {fault.name for fault in FAULTS}
+    assert {*mutant.clauses} <= {clause.id for clause in contract.CLAUSES}
+    assert mutant.verb in (*contract.VERBS, "backward")
+    assert {*mutant.dtypes} <= {*FORMATS}
+
+
+@pytest.mark.parametrize("mutant", of_each(MUTANTS))
+def test_a_mutant_is_made_afresh_if_it_has_a_memory(mutant):
+    made = mutant.make()
+    assert callable(call(made))
+    assert made is not mutant.make() or not hasattr(made, "forward")
+
+
+@pytest.mark.parametrize("absent", ["torch", "jax"])
+def test_the_candidates_are_listed_without_either_framework(absent):
+    code = "import mutants.embedding as m, mutants.embedding_right as r; print(len(m.TORCH_MUTANTS) + len(r.RIGHT_JAX))"
+    tests = str(Path(__file__).parent)
+    assert fresh(f"import sys; sys.path.append({tests!r})", code, blocked=(absent,)) == str(
+        len(TORCH_MUTANTS) + len(RIGHT_JAX)
+    )
+
+
 # Right kernels
+
+
+def test_there_are_right_kernels_enough():
+    assert len(RIGHT_TORCH) + len(RIGHT_JAX) >= 24
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

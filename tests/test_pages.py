@@ -29,7 +29,11 @@ EXAMPLES = {page: re.findall(r"<!-- run: ([\w ]+) -->\n```python\n(.*?)```", PAG
 PROGRAMS = [(page, needs) for page in PAGES for needs in dict.fromkeys(needs for needs, _ in EXAMPLES[page])]
 
 
-def without_versions(text: str) -> str:
+def comparable(text: str) -> str:
+    """Leave out versions, and the less likely explanations of a failure: a slow machine looks for fewer."""
+    text = re.sub(
+        r"((?:^  consistent with .*\n)+)", lambda found: found[1].partition("\n")[0] + "\n", text, flags=re.MULTILINE
+    )
     return re.sub(r"(torch|jax) \d\S* on", r"\1 VERSION on", text)
 
 
@@ -37,13 +41,21 @@ def without_versions(text: str) -> str:
 @pytest.mark.jax
 @pytest.mark.parametrize("page", PAGES)
 def test_the_generated_parts_are_those_of_today(page):
-    assert "<!-- clauses -->\n" in PAGES[page]
-    assert without_versions(TOOL.filled(PAGES[page])) == without_versions(PAGES[page])
+    assert "<!-- clauses -->\n" in PAGES[page] or "<!-- checks -->\n" in PAGES[page]
+    assert comparable(TOOL.filled(PAGES[page])) == comparable(PAGES[page])
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_python_example_runs_somewhere(page):
-    assert len(EXAMPLES[page]) == PAGES[page].count("```python") > 0
+    files = len(re.findall(r"<!-- file: [^>]+ -->\n```python\n", PAGES[page]))
+    assert len(EXAMPLES[page]) == PAGES[page].count("```python") - files > 0
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_of_the_judge_is_run(page):
+    assert PAGES[page].count("$ xref") == len(
+        re.findall(r"<!-- judged: [^>]+ -->\n```console\n\$ xref judge", PAGES[page])
+    )
 
 
 def test_links_to_files_lead_somewhere():

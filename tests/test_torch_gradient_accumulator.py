@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 import pytest
-from gradient_cases import SIXTEEN, WIDE, finite_bits, oracle, order_case, reordered_share
+from gradient_cases import SIXTEEN, WIDE, finite_bits, oracle, order_case, state_share
 from helpers import assert_same_bits, raises
 
 from xref import exact
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
 if importlib.util.find_spec("torch"):  # every file can be collected without a framework
     import torch
 
-    from xref.torch_ops import _accumulator
+    from xref.torch_ops import _digit_table
     from xref.torch_ops._gradient import GradAccumulator
     from xref.torch_ops.framework import bits_of, put
 
@@ -38,10 +38,7 @@ def filled(seed):
 def test_twenty_splits_over_micro_batches_and_ranks(source, record_property):
     ids, elements, rng = order_case(source)
     token_ids, cotangent = torch.from_numpy(ids), put(elements, source, "cpu")
-    values = cotangent.to(torch.float32).numpy()
-    share = reordered_share(ids, values, [rng.permutation(ids.size) for _ in range(5)])
-    record_property("share of elements that another order changes in float32", f"{share:.1%}")
-    assert share > 0, "no element of this case depends on the order in float32"
+    state_share(record_property, ids, elements[:, :4], source)
     row_ids, expected = oracle(ids, elements, source, source)
     states = []
     for _ in range(20):
@@ -161,14 +158,69 @@ def test_a_state_is_a_copy_and_so_is_what_is_loaded():
     assert not state["digits"].any()
 
 
-def test_digits_summed_over_many_ranks_are_carried_when_they_are_loaded():
+def of_digits(digits, *, lowest=0, specials=None):
+    """Return an accumulator of one element with these digits."""
     accumulator = GradAccumulator(1, 1)
-    digits = torch.tensor([2**62, 2**62, 0]).view(3, 1, 1)
-    header = {"version": 1, "vocab_size": 1, "hidden": 1, "padding_idx": None, "specials": None}
-    accumulator.load_state_dict({**header, "lowest": 0, "row_ids": torch.tensor([0]), "digits": digits})
+    header = {"version": 1, "vocab_size": 1, "hidden": 1, "padding_idx": None, "specials": specials}
+    digits = torch.tensor(digits).view(-1, 1, 1)
+    accumulator.load_state_dict({**header, "lowest": lowest, "row_ids": torch.tensor([0]), "digits": digits})
+    return accumulator
+
+
+def test_digits_summed_over_many_ranks_are_carried_when_they_are_loaded():
+    accumulator = of_digits([2**62, 2**62, 0])
+    # As it holds them: a state's digits are carried anyway.
+    assert accumulator._sums.digits.flatten().tolist() == [0, 2**30, 2**30]
     for _ in range(3):
         accumulator.add(torch.tensor([0]), torch.tensor([[2.0**62]], dtype=torch.float64))
     assert accumulator.result(torch.float64).tolist() == [[float((2**62 << 32) + 4 * 2**62)]]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    ("lowest", "digits"),
+    [
+        (0, [1, 2**53 + 1]),
+        (0, [2**61 + 2**37 + 1]),
+        (0, [2**61 + 2**8]),
+        (3, [2**62, 2**62]),
+        (-34, [1, 2**53 + 1]),  # float64's quantum is in digit -34
+        (27, [2**62, 2**52 + 1]),
+        (27, [1, 2**62, 0, 1]),
+        (32, [2**62, 2**61]),  # past the range of every format
+    ],
+    ids=str,
+)
+def test_a_loaded_sum_of_any_digits_is_rounded_once(lowest, digits, sign):
+    total = sum(sign * digit << 32 * place for place, digit in enumerate(digits))
+    accumulator = of_digits([sign * digit for digit in digits], lowest=lowest)
+    for name, fmt in FORMATS.items():
+        expected = exact.round_once(total, 32 * lowest, fmt)
+        assert bits_of(accumulator.result(getattr(torch, name))).tolist() == [[expected]], name
+    state = accumulator.state_dict()
+    again = GradAccumulator(1, 1)
+    again.load_state_dict(state)
+    assert torch.equal(again.state_dict()["digits"], state["digits"])
+
+
+def test_ranks_that_merge_each_other_until_their_digits_must_be_carried():
+    """Each merge adds to a digit what the other has, so without carrying int64 would be too small after about 45."""
+    one = FORMATS["float32"].largest_finite
+    first, second = GradAccumulator(1, 1), GradAccumulator(1, 1)
+    count, other = 1, 0
+    first.add(torch.tensor([0]), put(np.array([[one]], np.uint32), "float32", "cpu"))
+    for _ in range(25):
+        second.merge(first)
+        first.merge(second)
+        other += count
+        count += other
+    significand, exponent = exact.decode(one, FORMATS["float32"])
+    state = first.state_dict()
+    assert all(0 <= digit < 2**32 for digit in state["digits"].flatten().tolist()[:-1])
+    total = sum(digit << 32 * k for k, digit in enumerate(state["digits"].flatten().tolist()))
+    assert total == count * significand << (exponent - 32 * state["lowest"])
+    expected = exact.round_once(count * significand, exponent, FORMATS["float64"])
+    assert bits_of(first.result(torch.float64)).tolist() == [[expected]]
 
 
 def test_carrying_early_changes_nothing(monkeypatch):
@@ -176,7 +228,7 @@ def test_carrying_early_changes_nothing(monkeypatch):
     for seed in range(7):
         plain.merge(filled(seed))
         with monkeypatch.context() as patch:
-            patch.setattr(_accumulator, "_MOST_UNCARRIED", 2)
+            patch.setattr(_digit_table, "_MOST_UNCARRIED", 2)
             eager.merge(filled(seed))
     assert torch.equal(plain.state_dict()["digits"], eager.state_dict()["digits"])
 
@@ -197,6 +249,22 @@ def test_carrying_early_changes_nothing(monkeypatch):
         ({"digits": "int64 (11, 9, 4)"}, "got digits int64 (11, 9, 4), expected int64 (K, 9, 3)"),
         ({"specials": "int64 (1, 9, 3)"}, "got specials int64 (1, 9, 3), expected int64 (2, 9, 3)"),
         ({"lowest": 40}, "got lowest 40 with 11 digits, expected digits from -34 to 33"),
+        (
+            {"digits": "full 4611686018427387905"},
+            "got digits with 4611686018427387905, expected -4611686018427387904 to 4611686018427387904",
+        ),
+        (
+            {"digits": "full -9223372036854775808"},
+            "got digits with -9223372036854775808, expected -4611686018427387904 to 4611686018427387904",
+        ),
+        ({"specials": "full -1"}, "got specials with -1, expected 0 to 4611686018427387904"),
+        ({"lowest": True}, "got lowest True with 11 digits, expected digits from -34 to 33"),
+        ({"version": True}, "got version True, expected version 1"),
+        (
+            {"digits": "sparse"},
+            "got digits of layout torch.sparse_coo, device cpu, expected a dense tensor with values",
+        ),
+        ({"digits": "meta"}, "got digits of layout torch.strided, device meta, expected a dense tensor with values"),
         ({"lowest": "0"}, "got lowest '0' with 11 digits, expected digits from -34 to 33"),
         ({"digits": "int64 (0, 9, 3)"}, "got lowest -5 with 0 digits, expected digits from -34 to 33"),
     ],
@@ -208,6 +276,10 @@ def test_a_state_that_does_not_fit_is_refused(change, told):
     for key, value in change.items():
         if isinstance(value, list):
             state[key] = torch.tensor(value)
+        elif value in ("sparse", "meta"):
+            state[key] = state[key].to_sparse() if value == "sparse" else state[key].to("meta")
+        elif key in ("digits", "specials") and value.startswith("full"):
+            state[key] = torch.full((2, 9, 3), int(value.removeprefix("full ")))
         elif key in ("digits", "specials"):
             dtype, _, shape = value.partition(" ")
             state[key] = torch.zeros([int(size) for size in shape[1:-1].split(", ")], dtype=getattr(torch, dtype))
@@ -218,7 +290,109 @@ def test_a_state_that_does_not_fit_is_refused(change, told):
     assert_same_bits(bits_of(accumulator.result(torch.float64)), before)
 
 
+def test_a_state_with_a_row_of_the_padding_index_is_refused():
+    accumulator = GradAccumulator(9, 3, padding_idx=4)
+    told = "state: got row_ids with 4, expected no row of padding_idx [GradAccumulator.load_state_dict]"
+    with raises(ValueError, told):
+        accumulator.load_state_dict({**filled(1).state_dict(), "padding_idx": 4})
+
+
 def test_an_accumulator_does_not_merge_with_itself():
     accumulator = filled(1)
     with raises(ValueError, "other: got the accumulator itself, expected another one [GradAccumulator.merge]"):
         accumulator.merge(accumulator)
+
+
+@pytest.mark.parametrize("state", [None, [], 3], ids=str)
+def test_a_state_that_is_no_mapping_is_refused(state):
+    accumulator = filled(1)
+    got = type(state).__name__
+    with raises(TypeError, f"state: got {got}, expected what state_dict returns [GradAccumulator.load_state_dict]"):
+        accumulator.load_state_dict(state)
+
+
+def test_loading_that_fails_half_way_changes_nothing(monkeypatch):
+    accumulator, state = filled(1), filled(2).state_dict()
+    before = bits_of(accumulator.result(torch.float64))
+
+    def fails(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_digit_table.DigitTable, "_add_places", fails)
+        with pytest.raises(MemoryError):
+            accumulator.load_state_dict(state)
+    assert_same_bits(bits_of(accumulator.result(torch.float64)), before)
+
+
+def test_the_largest_table():
+    accumulator = GradAccumulator(2**63 - 1, 1)
+    accumulator.load_state_dict(accumulator.state_dict())
+    accumulator.add(torch.tensor([2**63 - 2, 0]), torch.tensor([[1.0], [2.0]]))
+    accumulator.load_state_dict(accumulator.state_dict())
+    row_ids, rows = accumulator.result_rows(torch.float32)
+    assert (row_ids.tolist(), rows.tolist()) == ([0, 2**63 - 2], [[2.0], [1.0]])
+
+
+def test_rows_of_no_elements_are_named():
+    accumulator = GradAccumulator(5, 0)
+    accumulator.add(torch.tensor([0, 4, 1]), torch.ones(3, 0))
+    accumulator.load_state_dict(accumulator.state_dict())
+    row_ids, rows = accumulator.result_rows(torch.float32)
+    assert (row_ids.tolist(), rows.shape) == ([0, 1, 4], (3, 0))
+
+
+INFERENCE_STEPS = {
+    "made": lambda a, b: GradAccumulator(9, 3),
+    "added": lambda a, b: a.add(torch.tensor([8, 0]), torch.tensor([[1.0, math.inf, 0.5]] * 2)),
+    "merged": lambda a, b: a.merge(b),
+    "loaded": lambda a, b: a.load_state_dict(b.state_dict()),
+    "rounded": lambda a, b: a.result(torch.float32) is a.result_rows(torch.float32),
+    "saved": lambda a, b: a.load_state_dict(a.state_dict()),
+}
+
+
+@pytest.mark.parametrize("step", INFERENCE_STEPS)
+def test_inference_mode_leaves_plain_sums(step):
+    """A tensor made in inference mode cannot be changed outside it; as an argument it is as good as any."""
+    results = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        accumulator, other = filled(1), filled(2)
+        with mode():
+            accumulator = INFERENCE_STEPS[step](accumulator, other) or accumulator
+            token_ids, cotangent = torch.tensor([3, 1]), torch.full((2, 3), 0.1)
+        accumulator.add(token_ids, cotangent)
+        accumulator.merge(other)
+        state = accumulator.state_dict()
+        with mode():
+            state = {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in state.items()}
+        accumulator.load_state_dict(state)
+        accumulator.add(torch.tensor([2]), torch.ones(1, 3))
+        results.append(bits_of(accumulator.result(torch.float64)))
+        with mode():
+            inside = (accumulator.result(torch.float32), *accumulator.result_rows(torch.float32))
+            state = accumulator.state_dict()
+        assert not any(tensor.is_inference() for tensor in (*inside, state["row_ids"], state["digits"]))
+    assert_same_bits(*results)
+
+
+@pytest.mark.parametrize(
+    ("where", "transformed"),
+    [
+        ("cotangent", lambda add, ids, ones: torch.func.vmap(lambda c: add(ids, c))(torch.stack([ones, ones]))),
+        ("cotangent", lambda add, ids, ones: torch.func.grad(lambda c: add(ids, c).sum())(ones)),
+        ("token_ids", lambda add, ids, ones: torch.func.vmap(lambda i: add(i, ones))(torch.stack([ids, ids]))),
+    ],
+    ids=["vmap", "grad", "vmap of ids"],
+)
+def test_tensors_of_a_transform_are_refused(where, transformed):
+    accumulator = GradAccumulator(5, 3)
+    told = "got a tensor without storage, expected a plain one; under torch.func, use grad_weight"
+
+    def add(ids, cotangent):
+        accumulator.add(ids, cotangent)
+        return cotangent
+
+    with raises(TypeError, f"{where}: {told} [GradAccumulator.add]"):
+        transformed(add, torch.tensor([0, 4, 1]), torch.ones(3, 3))
+    assert accumulator.state_dict()["row_ids"].numel() == 0

@@ -144,7 +144,17 @@ def test_without_validation_a_bad_id_adds_nothing():
         ),
         (
             lambda ids, ones: GradAccumulator(5, 3).merge(None),
-            "other: got NoneType, expected GradAccumulator [GradAccumulator.merge]",
+            (
+                "other: got NoneType of builtins, expected GradAccumulator of xref.torch_ops._accumulator "
+                "[GradAccumulator.merge]"
+            ),
+        ),
+        (
+            lambda ids, ones: GradAccumulator(5, 3).merge(type("GradAccumulator", (), {"__module__": "mine"})()),
+            (
+                "other: got GradAccumulator of mine, expected GradAccumulator of xref.torch_ops._accumulator "
+                "[GradAccumulator.merge]"
+            ),
         ),
     ],
     ids=lambda value: value.split(":")[0] + "-" + value.split("got ")[1][:12] if isinstance(value, str) else "",
@@ -178,8 +188,36 @@ def test_type_errors(work, message, ids, ones):
             "cotangent: got device cpu, expected the sums', meta [GradAccumulator.add]",
         ),
         (
+            lambda ids, ones: grad_weight(ids[:1].expand(2**36 + 1), ones[:1, :1].expand(2**36 + 1, 1), 5),
+            "token_ids: got 68719476737 ids, expected at most 68719476736 in one call [grad_weight]",
+        ),
+        (
+            lambda ids, ones: GradAccumulator(5, 1).add(ids[:1].expand(2**36 + 1), ones[:1, :1].expand(2**36 + 1, 1)),
+            "token_ids: got 68719476737 ids, expected at most 68719476736 in one call [GradAccumulator.add]",
+        ),
+        (
+            lambda ids, ones: GradAccumulator(5, 3, padding_idx=5),
+            "padding_idx: got 5, expected 0 <= padding_idx < V=5 [GradAccumulator]",
+        ),
+        (
             lambda ids, ones: grad_weight(ids, ones, -1),
             "vocab_size: got -1, expected at least 0 [grad_weight]",
+        ),
+        (
+            lambda ids, ones: grad_weight(ids, ones, 2**63),
+            "vocab_size: got 9223372036854775808, expected at most 9223372036854775807 [grad_weight]",
+        ),
+        (
+            lambda ids, ones: grad_rows(ids, ones, vocab_size=2**63),
+            "vocab_size: got 9223372036854775808, expected at most 9223372036854775807 [grad_rows]",
+        ),
+        (
+            lambda ids, ones: GradAccumulator(2**63, 3),
+            "vocab_size: got 9223372036854775808, expected at most 9223372036854775807 [GradAccumulator]",
+        ),
+        (
+            lambda ids, ones: GradAccumulator(5, 2**63),
+            "hidden: got 9223372036854775808, expected at most 9223372036854775807 [GradAccumulator]",
         ),
         (
             lambda ids, ones: GradAccumulator(5, -1),
@@ -202,7 +240,7 @@ def test_type_errors(work, message, ids, ones):
             "other: got padding_idx None, expected padding_idx 1 [GradAccumulator.merge]",
         ),
     ],
-    ids=lambda value: value.split(" [")[0] if isinstance(value, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_value_errors(work, message, ids, ones):
     with raises(ValueError, message):

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import msgspec
 import numpy as np
 import pytest
@@ -125,7 +131,7 @@ def test_an_error_is_never_overwritten_by_a_pass(passes_after):
 @pytest.mark.parametrize("order", [1, -1], ids=["failure first", "error first"])
 def test_a_failure_and_an_error_are_both_told(order):
     [verdict] = ledger_with(*[(9, "wrong"), "ValueError: no"][::order]).verdicts()
-    assert verdict.outcome in (Outcome.FAIL, Outcome.ERROR)
+    assert verdict.outcome is Outcome.FAIL
     assert len(verdict.problems) == 2
 
 
@@ -151,6 +157,14 @@ def test_verdicts_may_be_asked_for_twice():
     assert [verdict.problems for verdict in ledger.verdicts()] == [verdict.problems for verdict in ledger.verdicts()]
 
 
+def test_verdicts_asked_for_too_early_spoil_nothing():
+    ledger = ledger_with((0, None))
+    [early] = ledger.verdicts()
+    ledger.record("EMB-1", CPU, "exact", elements=1, problem=None, call="c")
+    [late] = ledger.verdicts()
+    assert (early.outcome, late.outcome, late.problems) == (Outcome.ERROR, Outcome.PASS, [])
+
+
 def test_an_empty_case_does_not_spoil_the_others():
     [verdict] = ledger_with((0, None), (5, None)).verdicts()
     assert verdict.outcome is Outcome.PASS
@@ -171,6 +185,63 @@ def test_verdicts_are_kept_apart_by_clause_framework_device_and_truth():
     verdicts = ledger.verdicts()
     assert [(v.clause, v.framework, v.device, v.against) for v in verdicts] == keys
     assert [v.outcome for v in verdicts] == [Outcome.FAIL if n == 5 else Outcome.PASS for n in range(len(keys))]
+
+
+class SlowTitles(dict):
+    """Titles that let other threads run between the search for a verdict and its making."""
+
+    def __getitem__(self, clause):
+        time.sleep(0.001)
+        return super().__getitem__(clause)
+
+
+class SlowNumber(int):
+    """An integer that lets other threads run while it is added."""
+
+    def __radd__(self, other):
+        time.sleep(0.0001)
+        return int(self) + other
+
+
+def test_no_result_is_lost_where_threads_report_at_once(monkeypatch):
+    threads, results, started = 8, 200, threading.Barrier(8)
+    ledger = Ledger(SlowTitles({f"EMB-{n}": "title" for n in range(1, 5)}))
+
+    def report(thread):
+        started.wait()
+        for n in range(results):
+            clause, one = f"EMB-{n % 4 + 1}", SlowNumber(1)
+            ledger.expect(clause, CPU, "exact")
+            ledger.record(clause, CPU, "exact", elements=one, problem=None, call="c")
+            ledger.record(clause, CPU, "exact", elements=one, problem="wrong", call=f"{thread} on {n}")
+            ledger.error(clause, CPU, "exact", "ValueError", call=f"{thread} on {n}")
+            ledger.verdicts()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(report, range(threads)))
+    finally:
+        sys.setswitchinterval(before)
+    each = threads * results // 4
+    found = [(v.cases, v.elements, len(v.problems), v.outcome) for v in ledger.verdicts()]
+    assert found == [(3 * each, 2 * each, 2 * each, Outcome.FAIL)] * 4
+
+
+def test_the_order_of_problems_does_not_depend_on_which_of_two_operators_is_faster():
+    reports = {
+        "jax.forward": [f"jax.forward on cpu, {case}" for case in ("small", "few, condition b", "few, condition a")],
+        "jax.forward_fp32": [f"jax.forward_fp32 on cpu, {case}" for case in ("small", "few")],
+    }
+    expected = [f"wrong [{call}]" for calls in reports.values() for call in calls]
+    interleaved = [call for pair in itertools.zip_longest(*reports.values()) for call in pair if call]
+    one, other = reports.values()
+    for calls in (one + other, other + one, interleaved):
+        ledger = Ledger({"EMB-1": "gather"})
+        for call in calls:
+            ledger.record("EMB-1", CPU, "exact", elements=1, problem="wrong", call=call)
+        assert ledger.verdicts()[0].problems == expected
 
 
 def test_problems_of_one_verdict_are_none_of_anothers():

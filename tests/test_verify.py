@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import threading
+import time
+import warnings
+import weakref
 
 import msgspec
 import numpy as np
@@ -147,6 +152,26 @@ def test_progress_is_told_before_each_step(confirmed):
     cases = contract.cases(Tier.SMOKE, dtypes=SMALL["dtype"])
     names = ["bad ids, float8_e5m2", *(case.id for case in cases)]
     assert told == [(name, done, len(names)) for done, name in enumerate(names)]
+
+
+@pytest.mark.torch
+@pytest.mark.jax
+def test_every_form_and_condition_of_the_gradients_is_counted(monkeypatch, on_cpu):
+    forward = [case for case in contract.cases(Tier.SMOKE, dtypes=("bfloat16",)) if case.vocab == 300]
+    monkeypatch.setattr(contract, "cases", lambda tier, dtypes: tuple(forward))
+    report = verify(dtype="bfloat16", tier="smoke")
+    assert failures_of(report) == {}
+    cases = embedding_gradient.cases(Tier.SMOKE, dtypes=("bfloat16",))
+    assert [case.vocab * case.hidden for case in cases] == [320, 320]
+    counts = {(v.clause, v.framework, v.against): (v.cases, v.elements) for v in report.verdicts}
+    # The plain form, by rows, by accumulators, and through the one verb whose result is of the cotangents' dtype.
+    for name in ("torch", "jax"):
+        assert counts["EMB-8", name, "exact"] == (2 * 4, 2 * 4 * 320)
+        assert counts["EMB-9", name, "exact"] == (2, 2 * 3 * 8)  # three rows of each are named by no token
+    assert counts["EMB-8", "jax", "torch/cpu"] == (2, 2 * 320)
+    # Repeat, three layouts, two ids for padding, six orders, two splits; and JAX's jit.
+    assert counts["EMB-10", "torch", "plain call"] == (2 * 14, 2 * 14 * 320)
+    assert counts["EMB-10", "jax", "plain call"] == (2 * 15, 2 * 15 * 320)
 
 
 @pytest.mark.parametrize("tier", DIGESTS)
@@ -306,6 +331,48 @@ def test_no_case_at_all_is_nothing_compared(monkeypatch, on_cpu):
     assert str(told) == "cases: got none, expected one or more in the standard tier [verify]"
 
 
+# The process that it runs in
+
+
+@needs_torch
+def test_warnings_of_a_framework_of_itself_are_no_verdict_even_where_they_are_errors(monkeypatch, few):
+    few[0] = msgspec.structs.replace(few[0], conditions=True)
+    modes = frameworks.load("torch", "tests").modes()
+    monkeypatch.setattr(frameworks.load("torch", "tests"), "modes", lambda: {"compile": modes["compile"]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = verify(framework=("torch",), **SMALL)
+    assert failures_of(report) == {}
+    assert "EMB-7" in {v.clause for v in report.verdicts}
+
+
+@needs_torch
+def test_no_way_of_calling_changes_the_filters_of_warnings_which_all_threads_share(monkeypatch):
+    import torch
+
+    before, seen = warnings.filters, []
+    monkeypatch.setattr(torch, "compile", lambda call, **how: lambda *given: seen.append(warnings.filters))
+    frameworks.load("torch", "tests").modes()["compile"](None)(None, None)
+    assert len(seen) == 1
+    assert seen[0] is before
+
+
+@pytest.mark.jax
+def test_a_traced_call_is_not_kept_with_the_arrays_that_it_holds():
+    framework = frameworks.load("jax", "tests")
+
+    class Holder:
+        def call(self, ids, table):
+            return ids
+
+    holder = Holder()
+    watch = weakref.ref(holder)
+    framework.traced(holder.call)(np.zeros(3, np.int32), np.zeros((2, 2), np.float32))
+    del holder
+    gc.collect()
+    assert watch() is None
+
+
 # Usage and environment
 
 
@@ -382,6 +449,85 @@ def test_each_framework_runs_on_every_device_that_it_has(monkeypatch):
     pretend(monkeypatch, torch=("cpu",), jax=("cpu", "tpu"))
     assert ran("auto") == [("torch", "cpu"), ("jax", "cpu"), ("jax", "tpu")]
     assert ran("tpu") == [("torch", "cpu"), ("jax", "tpu")]
+
+
+class Inputs:
+    """What a step prepares: an object that can be watched, and that is part of a cycle as JAX's arrays are."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def test_the_inputs_of_a_large_step_are_gone_when_the_next_are_made():
+    made, alive = [], []
+
+    def prepare():
+        alive.append([watch() is not None for watch in made])
+        inputs = Inputs()
+        made.append(weakref.ref(inputs))
+        return inputs
+
+    told = []
+    steps = [verifying.Step(f"step {n}", prepare, lambda inputs: {"line"}, large=True) for n in range(3)]
+    assert verifying._run(steps, lambda *step: told.append(step)) == {"line"}
+    assert told == [("step 0", 0, 3), ("step 1", 1, 3), ("step 2", 2, 3)]
+    assert alive == [[], [False], [False, False]]
+
+
+def test_the_inputs_of_a_step_that_follows_a_small_one_are_made_while_it_runs():
+    made = threading.Event()
+    small = verifying.Step("small", dict, lambda inputs: {f"made: {made.wait(timeout=30)}"})
+    large = verifying.Step("large", made.set, lambda inputs: set(), large=True)
+    assert verifying._run([small, large], None) == {"made: True"}
+
+
+class Fake:
+    """A framework of which nothing is asked but whether two threads may call it; it notes how many do at once."""
+
+    def __init__(self, name, concurrent):
+        self.NAME, self.CONCURRENT = name, concurrent
+        self.lock, self.inside, self.most, self.ran = threading.Lock(), 0, 0, []
+
+    def call(self, device):
+        with self.lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            self.ran.append((device, threading.current_thread() is threading.main_thread()))
+        time.sleep(0.05)
+        with self.lock:
+            self.inside -= 1
+        return f"{self.NAME} on {device}"
+
+
+def side_by_side(*fakes):
+    subjects = [verifying.Subject(fake, device) for fake in fakes for device in ("cpu", "cuda")]
+    got = verifying._side_by_side(subjects, lambda subject: subject.framework.call(subject.device))
+    assert got == [f"{name} on {device}" for name, device in (subject.where for subject in subjects)]
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["first", "second"])
+def test_devices_of_a_framework_that_is_not_concurrent_take_turns_in_one_thread(order):
+    alone, other = Fake("torch", concurrent=False), Fake("jax", concurrent=True)
+    side_by_side(*[alone, other][::order])
+    assert alone.most == 1
+    assert alone.ran == [("cpu", order == 1), ("cuda", order == 1)]
+
+
+def test_devices_of_a_concurrent_framework_run_at_once():
+    fake = Fake("jax", concurrent=True)
+    met = threading.Barrier(2, timeout=30)
+    fake.call = lambda device: (met.wait(), f"jax on {device}")[1]
+    side_by_side(fake)
+
+
+def test_an_error_of_the_engine_in_a_thread_is_not_lost():
+    def run(subject):
+        if subject.device == "cuda":
+            raise ZeroDivisionError
+
+    subjects = [verifying.Subject(Fake("jax", concurrent=True), device) for device in ("cpu", "cuda")]
+    with pytest.raises(ZeroDivisionError):
+        verifying._side_by_side(subjects, run)
 
 
 @pytest.mark.parametrize("call", [frameworks.load, frameworks.check_installed])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
+import os
 import shlex
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,8 +61,8 @@ def judge(
     try:
         settings = _settings(Path("pyproject.toml"))
         for option, path in files.items():
-            if path is not None and not (option == "--markdown" and path.exists()):
-                report.check_writable(path, option=option, call=_CALL)
+            if path is not None:
+                _check(option, path)
         options = Options(
             target=target,
             framework=framework,
@@ -71,7 +72,7 @@ def judge(
             accumulate=accumulate,
             out_of_range=out_of_range or settings.get("out-of-range", "raise"),
             require=(*settings.get("require", ()), *(require or ())),
-            expect_fail={**settings.get("expect-fail", {}), **dict(map(_reason, expect_fail or ()))},
+            expect_fail=settings.get("expect-fail", {}) | dict(map(_reason, expect_fail or ())),
             only=only,
         )
         with progress_bar() as progress:
@@ -86,10 +87,12 @@ def judge(
 
 def _finish(found: JudgeReport, target: str, files: dict[str, Path | None]) -> None:
     """Write and show a report; its records become commands that make the call again."""
+    again = ["xref", "judge", target, "--framework", found.framework, "--device", found.device]
+    again += ["--accumulate", found.accumulate] if found.accumulate != "float32" else []
+    again += ["--out-of-range", found.out_of_range] if found.out_of_range != "raise" else []
     for verdict in found.verdicts:
         if verdict.rerun:
-            parts = ["xref", "judge", target, "--framework", found.framework, "--device", found.device]
-            verdict.rerun = shlex.join([*parts, "--only", verdict.rerun])
+            verdict.rerun = shlex.join([*again, "--only", verdict.rerun])
     texts = {
         "--json": found.to_json() + "\n",
         "--junit": judged_report.to_junit(found),
@@ -97,13 +100,30 @@ def _finish(found: JudgeReport, target: str, files: dict[str, Path | None]) -> N
     }
     try:
         for option, path in files.items():
-            if path is not None and option == "--markdown" and path.exists():
-                with path.open("a", encoding="utf-8") as summary:  # a CI job's summary is added to
-                    summary.write(texts[option])
+            if path is not None and _added(option, path):
+                try:
+                    with path.open("a", encoding="utf-8") as summary:
+                        summary.write(texts[option])
+                except OSError as error:
+                    got = f"{path}, which cannot be written ({error.strerror})"
+                    raise errors.UsageError(errors.message(option, got, "a file", _CALL)) from error
             elif path is not None:
                 report.write_file(texts[option], path, option=option, call=_CALL)
     finally:
         judged_report.show(found, console())
+
+
+def _added(option: str, path: Path) -> bool:
+    """Return whether a file is added to: that of a CI job's summary, if it is there."""
+    return option == "--markdown" and path.exists() and not path.is_dir()
+
+
+def _check(option: str, path: Path) -> None:
+    """Raise before the run if a file cannot be written after it."""
+    if not _added(option, path):
+        report.check_writable(path, option=option, call=_CALL)
+    elif not os.access(path, os.W_OK):
+        raise errors.UsageError(errors.message(option, path, "a file that can be written", _CALL))
 
 
 def _reason(given: str) -> tuple[str, str]:
@@ -118,17 +138,32 @@ def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("xref", {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise errors.UsageError(
-            errors.message(str(path), f"a file that does not parse ({error})", "TOML", _CALL)
-        ) from error
-    known = {"expect-fail": dict, "require": list, "out-of-range": str}
+        tool = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        got = f"a file that cannot be read as TOML ({error})"
+        raise errors.UsageError(errors.message(str(path), got, "one that can", _CALL)) from error
+    found = tool.get("xref", {}) if isinstance(tool, dict) else {}
+    if not isinstance(found, dict):
+        raise errors.UsageError(errors.message("[tool.xref]", repr(found), "a table", _CALL))
     for key, value in found.items():
-        if key not in known or not isinstance(value, known[key]):
-            expected = "; ".join(f"{name}, a {kind.__name__}" for name, kind in known.items())
-            raise errors.UsageError(errors.message(f"[tool.xref] {key}", repr(value), f"one of {expected}", _CALL))
+        if key not in _SETTINGS:
+            expected = f"one of {', '.join(_SETTINGS)}"
+            raise errors.UsageError(errors.message("[tool.xref]", repr(key), expected, _CALL))
+        expected, fits = _SETTINGS[key]
+        if not fits(value):
+            raise errors.UsageError(errors.message(f"[tool.xref] {key}", repr(value), expected, _CALL))
     return found
+
+
+def _texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) and value.strip() for value in values)
+
+
+_SETTINGS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "expect-fail": ("a table of reasons", lambda value: isinstance(value, dict) and _texts(value.values())),
+    "out-of-range": (f"one of {', '.join(OUT_OF_RANGE)}", lambda value: value in OUT_OF_RANGE),
+    "require": ("a list of checks or clauses", lambda value: isinstance(value, list) and _texts(value)),
+}
 
 
 def list_what(what: Annotated[Listed, typer.Argument(help="What to list.")]) -> None:

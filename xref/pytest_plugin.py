@@ -31,6 +31,7 @@ class Verdict:
 
         The kernel is judged when the first of its checks is asked for; the others read the same report.
         """
+        __tracebackhide__ = True  # the test's own line is shown
         report = self._report()
         if report.broken:
             broken = "; ".join(f"{part}: {why}" for part, why in report.broken.items())
@@ -39,8 +40,10 @@ class Verdict:
         self._outcome(verdict, report)
 
     def _outcome(self, verdict: Judged, report: JudgeReport) -> None:
+        __tracebackhide__ = True
         told = [*verdict.problems[:1], *(f"consistent with {each}" for each in verdict.explanations[:3])]
-        told += [f"again: {verdict.rerun}"] if verdict.rerun else []
+        how = f"framework={report.framework!r}, device={report.device!r}, only={verdict.rerun!r}"
+        told += [f"again: xref.judge(..., {how})"] if verdict.rerun else []
         where = f"{report.candidate} on {report.framework} {report.version}, {report.device}: {verdict.check}"
         if verdict.bad:
             raise AssertionError("\n".join([f"{where}: {verdict.outcome} {verdict.reason}".rstrip(), *told]))

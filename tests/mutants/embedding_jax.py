@@ -23,6 +23,7 @@ from mutants.embedding_right import (
     jax_widened,
     jnp,
     lax,
+    poisoned,
 )
 from mutants.registry import mutants
 
@@ -99,7 +100,7 @@ def clamped_at_both_ends(token_ids, weight):
 @jax_mutant("EMB-4", fault="bad-ids-filled")
 def rows_of_nan_for_bad_ids(token_ids, weight):
     # What the kernel gives under a trace, where it cannot raise, here given always.
-    if not jnp.issubdtype(token_ids.dtype, jnp.integer) or not weight.shape[0] or token_ids.dtype.itemsize == 8:
+    if not jnp.issubdtype(token_ids.dtype, jnp.signedinteger) or token_ids.dtype.itemsize == 8 or not weight.shape[0]:
         return jax_gather(token_ids, weight)
     return jax.jit(jax_gather)(token_ids, weight)
 
@@ -139,7 +140,7 @@ class TakenInTheDefaultMode(JaxKernel):
 
 @functools.cache
 def _default_take():
-    return jax.jit(lambda weight, ids: jnp.take(weight, ids, axis=0))
+    return jax.jit(lambda weight, ids: poisoned(ids, jnp.take(weight, ids, axis=0), weight.shape[0]))
 
 
 @wrong_rows("EMB-1", fault="subnormals-flushed", dtypes=("float64", "float32", *SIXTEEN))
@@ -194,7 +195,7 @@ class FloatsOut(JaxKernel):
         return jax_differentiable(jax_widened if weight.dtype.itemsize < 4 else jax_taken, token_ids, weight)
 
 
-@jax_mutant("EMB-3", fault="empty-or-scalar-ids-fail", shows="an id of no dimension")
+@jax_mutant("EMB-1", fault="empty-or-scalar-ids-fail", shows="an id of no dimension")
 def scalar_has_no_first_axis(token_ids, weight):
     token_ids.shape[0]
     return jax_gather(token_ids, weight)

@@ -231,7 +231,7 @@ def torch_in_order_of_ids(token_ids, weight):
 def torch_rows_stacked(token_ids, weight):
     def gather(token_ids, weight):
         flat = checked(token_ids, weight.shape[0]).reshape(-1).tolist()
-        rows = torch.stack([ints(weight)[row] for row in flat]) if flat else ints(weight[:0])
+        rows = torch.stack([ints(weight)[row] for row in flat]) if flat else ints(weight[:0].clone())
         return rows.view(weight.dtype).reshape(*token_ids.shape, weight.shape[1])
 
     return differentiable(gather, token_ids, weight)

@@ -211,7 +211,7 @@ def ids_through_bfloat16(ids, weight):
     return rows_of(ids.long().to(torch.bfloat16).long().clamp(max=weight.shape[0] - 1), weight)
 
 
-@wrong_rows("EMB-1", fault="ids-through-float", shows="ids past 2^24")
+@wrong_rows("EMB-1", fault="ids-through-float", dtypes=("float32",), shows="ids past 2^24")
 def ids_through_float32(ids, weight):
     rows_of(ids, weight)
     return rows_of(ids.long().float().long().clamp(max=weight.shape[0] - 1), weight)
@@ -473,7 +473,7 @@ def scalar_given_an_axis(token_ids, weight):
     return torch_gather(token_ids if token_ids.dim() else token_ids.reshape(1), weight)
 
 
-@torch_mutant("EMB-3", fault="empty-or-scalar-ids-fail", shows="no ids")
+@torch_mutant("EMB-1", fault="empty-or-scalar-ids-fail", shows="no ids")
 def no_ids_raise(token_ids, weight):
     if not token_ids.numel():
         raise RuntimeError("invalid configuration argument")
@@ -747,18 +747,20 @@ def other_bits_where_a_gradient_is_wanted(token_ids, weight):
 
 
 @torch_mutant("EMB-5", fault="ids-rewritten")
-def ids_sorted_in_place(token_ids, weight):
-    out = torch_gather(token_ids, weight)
-    if token_ids.dim():
-        token_ids.copy_(token_ids.long().sort(-1).values)
-    return out
+class IdsSortedInPlace(TorchKernel):
+    def forward(self, token_ids, weight):
+        out = torch_gather(token_ids, weight)
+        if token_ids.dim():
+            token_ids.copy_(token_ids.long().sort(-1).values)
+        return out
 
 
 @torch_mutant("EMB-5", fault="ids-rewritten", shows="id V - 1")
-def last_id_masked_in_place(token_ids, weight):
-    out = torch_gather(token_ids, weight)
-    token_ids.copy_(token_ids.long().masked_fill(token_ids.long() == weight.shape[0] - 1, 0))
-    return out
+class LastIdMaskedInPlace(TorchKernel):
+    def forward(self, token_ids, weight):
+        out = torch_gather(token_ids, weight)
+        token_ids.copy_(token_ids.long().masked_fill(token_ids.long() == weight.shape[0] - 1, 0))
+        return out
 
 
 @torch_mutant("EMB-5", fault="table-rewritten")

@@ -1,7 +1,8 @@
 """The gradient's half of the embedding contract as data: cases, how their cotangents come about, exact answers.
 
-Every case states the share of elements that another order of a float32 sum would change: a case where that is none says
-nothing about order, and the invariance conditions do not run on it.
+A case says something about order only if another order of a float32 sum changes some elements of the result:
+`reordered_share` is their share. It is computed for the cases that the invariance conditions run on
+(`GradientCase.conditions`), and none is an error there; of the others it is not asked.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["GradientCase", "build", "cases", "digests", "exact_answer", "reorder
 _Make = Callable[[int, int, FloatFormat], Bits]
 
 
-class GradientCase(msgspec.Struct, frozen=True, kw_only=True):
+class GradientCase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One fixed-seed input of the gradient: token ids of a shape, and the bits of `S + (hidden,)` cotangents."""
 
     source: str

@@ -22,6 +22,8 @@ Array = jax.Array | np.ndarray[Any, Any]
 _VERSION = 1
 # Limbs that a sum of float64 elements can reach; whatever is beyond was not written by `state_dict`.
 _MOST_LIMBS = 256
+# A limb that is loaded is at most this: what 2**15 ranks add up to.
+_LARGEST_LOADED = 2**30
 
 
 class GradAccumulator:
@@ -75,34 +77,41 @@ class GradAccumulator:
         if self.validate:
             _arguments.check_range(token_ids, self.vocab_size, call)
         row_ids, slots, first = _segments.on_host(token_ids, self.vocab_size, self._padding)
-        if 0 in (row_ids.size, self.hidden):
+        if row_ids.size == 0:
             return
+        bits = lax.bitcast_convert_type(jnp.asarray(cotangent).reshape(first.size, self.hidden), source.uint)
         held = np.empty(first.size + 1, np.int32)  # the slot here of every segment
         held[slots] = self._sums.slots(row_ids)
         held[-1] = self._sums.capacity  # no slot, for tokens of no segment
-        bits = lax.bitcast_convert_type(jnp.asarray(cotangent).reshape(first.size, self.hidden), source.uint)
-        self._sums.add_tokens(bits, held[first], source)
+        if self.hidden:
+            self._sums.add_tokens(bits, held[first], source)
 
     def merge(self, other: GradAccumulator) -> None:
         """Add what another accumulator holds, which stays as it is.
 
         Raises:
-            TypeError: `other` is no GradAccumulator.
-            ValueError: `other` has another vocab_size, hidden or padding_idx.
+            TypeError: `other` is no GradAccumulator, or there is a trace around the call.
+            ValueError: `other` has another vocab_size, hidden or padding_idx, or is this accumulator itself.
         """
         call = "GradAccumulator.merge"
         if not isinstance(other, GradAccumulator):
-            raise errors.bad_type("other", type(other).__name__, "GradAccumulator", call)
+            got = f"{type(other).__name__} of {type(other).__module__}"
+            raise errors.bad_type("other", got, f"GradAccumulator of {__name__}", call)
+        if other is self:
+            raise errors.bad_value("other", "the accumulator itself", "another one", call)
         self._check_same(other._header(), "other", call)
+        _check_no_trace(call)
         self._sums.add_limbs(other._sums.row_ids, other._sums.lowest, other._sums.limbs, other._sums.specials)
 
     def result(self, dtype: Any) -> jax.Array:
         """Return the gradient, `[V, H]`: every element the exact sum, rounded once to `dtype`, any of the contract.
 
         Raises:
-            TypeError: a dtype outside the contract, or float64 with x64 off.
+            TypeError: a dtype outside the contract, float64 with x64 off, or a trace around the call.
         """
-        target = _arguments.check_dtype(dtype, "GradAccumulator.result")
+        call = "GradAccumulator.result"
+        target = _arguments.check_dtype(dtype, call)
+        _check_no_trace(call)
         row_ids = self._sums.row_ids
         slots = np.arange(row_ids.size, dtype=np.int32)
         return _placement.placed(self._sums.rounded(target), slots, row_ids, self.vocab_size, target)
@@ -114,9 +123,11 @@ class GradAccumulator:
             `(row_ids, rows)`: int32 `[R]`, ascending and without repeats, and `[R, H]`.
 
         Raises:
-            TypeError: a dtype outside the contract, or float64 with x64 off.
+            TypeError: a dtype outside the contract, float64 with x64 off, or a trace around the call.
         """
-        target = _arguments.check_dtype(dtype, "GradAccumulator.result_rows")
+        call = "GradAccumulator.result_rows"
+        target = _arguments.check_dtype(dtype, call)
+        _check_no_trace(call)
         order = np.argsort(self._sums.row_ids).astype(np.int32)
         rows = _placement.gathered(self._sums.rounded(target), order, target)
         return jnp.asarray(self._sums.row_ids[order].astype(np.int32)), rows
@@ -149,10 +160,14 @@ class GradAccumulator:
         """Replace the sums by those of a `state_dict`; limbs and specials of the same rows, added over ranks, will do.
 
         Raises:
-            ValueError: another version, vocab_size, hidden or padding_idx, or arrays that do not fit; the sums stay as
-                they were.
+            TypeError: `state` is no mapping, or there is a trace around the call.
+            ValueError: another version, vocab_size, hidden or padding_idx, arrays that do not fit, a row of
+                `padding_idx`, a limb over 2**30 in magnitude, or a negative special; the sums stay as they were.
         """
         call = "GradAccumulator.load_state_dict"
+        if not isinstance(state, Mapping):
+            raise errors.bad_type("state", type(state).__name__, "what state_dict returns", call)
+        _check_no_trace(call)
         self._check_same(state, "state", call)
         row_ids = _array(state, "row_ids", np.int64, ("R",), call)
         limbs = _array(state, "limbs", np.int32, ("K", row_ids.size, self.hidden), call)
@@ -161,6 +176,10 @@ class GradAccumulator:
             raise errors.bad_value("state", f"specials of shape {specials.shape}", "a first axis of 0 or 2", call)
         if not (np.diff(row_ids, prepend=-1, append=self.vocab_size) > 0).all():
             raise errors.bad_value("state", "row_ids in disorder", f"ascending ids in [0, V={self.vocab_size})", call)
+        if self._padding in row_ids:
+            raise errors.bad_value("state", f"row_ids with {self._padding}", "no row of padding_idx", call)
+        _check_range(limbs, "limbs", -_LARGEST_LOADED, _LARGEST_LOADED, call)
+        _check_range(specials, "specials", 0, _LARGEST_LOADED, call)
         lowest = _integer(state.get("lowest"))
         if lowest is None or not 0 <= lowest <= _MOST_LIMBS - limbs.shape[0]:
             got = f"lowest {state.get('lowest')!r} and {limbs.shape[0]} limbs"
@@ -184,10 +203,23 @@ class GradAccumulator:
                 raise errors.bad_value(where, f"{key} {header.get(key, 'none')}", f"{key} {expected}", call)
 
 
+def _check_no_trace(call: str) -> None:
+    """Raise `TypeError` under a trace: what is computed there is abstract, and would stay behind in the sums."""
+    if _arguments.is_traced():
+        raise errors.bad_type("trace", "one around the call", "none", call)
+
+
+def _check_range(array: np.ndarray[Any, Any], key: str, least: int, most: int, call: str) -> None:
+    """Raise `ValueError` unless the integers of a state are in `[least, most]`."""
+    wrong = array[(array < least) | (array > most)]
+    if wrong.size:
+        raise errors.bad_value("state", f"{key} with {wrong[0]}", f"{least} to {most}", call)
+
+
 def _integer(value: Any) -> int | None:
-    """Return a plain integer, or None if there is none; what `numpy.load` makes of an integer is one."""
+    """Return a plain integer, or None if there is none; what `numpy.load` makes of an integer is one, `True` is not."""
     try:
-        return operator.index(value)
+        return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         return None
 
@@ -202,5 +234,5 @@ def _array(state: Mapping[str, Any], key: str, dtype: Any, shape: tuple[int | st
     )
     if array.dtype != dtype or not fits:
         expected = f"{np.dtype(dtype).name} ({', '.join(map(str, shape))})"
-        raise errors.bad_value("state", f"{key} {array.dtype.name} {array.shape}", expected, call)
+        raise errors.bad_value("state", f"{key} {array.dtype} {array.shape}", expected, call)
     return array

@@ -50,8 +50,7 @@ def check_weight(weight: Any, call: str, *, widened: bool) -> FloatFormat:
     if widened and name == "float64":
         raise errors.bad_type("weight", "dtype float64", "a dtype that float32 can hold", call)
     _check_x64("weight", "dtype float64", name, call)
-    if not weight.dtype.isnative:
-        raise errors.bad_type("weight", f"dtype {weight.dtype}", "the machine's own byte order", call)
+    _check_native("weight", weight.dtype, call)
     if weight.ndim != 2:
         raise errors.bad_value("weight", f"shape {weight.shape}", "shape [V, H]", call)
     return FORMATS[name]
@@ -108,7 +107,8 @@ def check_cotangent(cotangent: Any, token_ids: Any, call: str, *, hidden: int | 
     `S` is the shape of `token_ids`; `hidden`, where given, is what `H` has to be.
 
     Raises:
-        TypeError: not an array, a dtype outside the contract, or float64 where JAX would narrow it (x64 is off).
+        TypeError: not an array, a dtype outside the contract, of the other byte order, or float64 where JAX would
+            narrow it (x64 is off).
         ValueError: another shape.
     """
     if not isinstance(cotangent, _ARRAYS):
@@ -117,6 +117,7 @@ def check_cotangent(cotangent: Any, token_ids: Any, call: str, *, hidden: int | 
     if name not in FORMATS:
         raise errors.bad_type("cotangent", f"dtype {name}", f"one of {', '.join(FORMATS)}", call)
     _check_x64("cotangent", "dtype float64", name, call)
+    _check_native("cotangent", cotangent.dtype, call)
     shape = (*token_ids.shape, "H" if hidden is None else hidden)
     fits = cotangent.ndim == len(shape) and cotangent.shape[:-1] == token_ids.shape
     if not fits or hidden not in (None, cotangent.shape[-1]):
@@ -150,6 +151,11 @@ def check_padding_idx(padding_idx: Any, vocab_size: int, call: str) -> int:
 def _check_x64(where: str, got: str, name: str, call: str) -> None:
     if name == "float64" and jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
         raise errors.bad_type(where, got, "jax_enable_x64, or JAX would narrow it to float32", call)
+
+
+def _check_native(where: str, dtype: np.dtype[Any], call: str) -> None:
+    if not dtype.isnative:
+        raise errors.bad_type(where, f"dtype {dtype}", "the machine's own byte order", call)
 
 
 def _out_of_range(ids: np.ndarray[Any, Any], vocab_size: int) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -1,4 +1,8 @@
-"""Sums of rows that grow, in rows, in range and in tokens: integers, and nothing is rounded before it is asked for."""
+"""Sums of rows that grow, in rows, in range and in tokens: integers, and nothing is rounded before it is asked for.
+
+Each sum is a superaccumulator whose carries are put off (Neal, "Fast exact summation using small and large
+superaccumulators", 2015): here digits of 16 bits, which int32 holds until they are carried.
+"""
 
 from __future__ import annotations
 

@@ -5,8 +5,9 @@ rewrite float tricks. Integer addition is associative, so no order of the additi
 added, multiplied, compared or cast, and x64 is needed for float64 elements alone.
 
 A finite element is an integer number of quanta (`FloatFormat.quantum`): `significand << place`. Such numbers are added
-as on paper. A limb is `width` bits of every number, from one place up. Its sum over a segment is one integer
-scatter-add; carries go from the lowest limb up; the highest digits are rounded. Why the result is exact:
+as on paper: in a Kulisch accumulator ("Computer arithmetic and validity", 2008), or superaccumulator, of which only the
+limbs that occur are there. A limb is `width` bits of every number, from one place up. Its sum over a segment is one
+integer scatter-add; carries go from the lowest limb up; the highest digits are rounded. Why the result is exact:
 
 1. No overflow. In one limb, n tokens sum to at most n * (2**width - 1), and a carry from below is at most n. So the
    total is at most n * 2**width, which `limb_width` makes fit the word; and what it carries on, the total over

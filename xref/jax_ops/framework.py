@@ -148,8 +148,11 @@ def overwrite(array: Any, contents: np.ndarray[Any, Any], *, counted: bool) -> b
 
 
 def traced(call: Call) -> Call | None:
-    """Return `call` with its ids traced, so that it cannot raise on them."""
-    return _jitted(call)
+    """Return `call` with its ids traced, so that it cannot raise on them.
+
+    It is for the caller to keep: `call` may hold a case's arrays, which a cache here would hold for ever.
+    """
+    return jax.jit(call)
 
 
 @functools.cache

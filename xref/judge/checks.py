@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ __all__ = ["CHECKS", "JUDGMENTS", "Check", "Finding", "Findings", "check_ids"]
 
 JUDGMENTS = ("forward_accuracy", "forward_invariance", "gradient_accuracy", "gradient_invariance", "conduct")
 
-_KEPT = 12  # findings of one check that are looked into; the others are counted
+_KEPT = 40  # findings of one check that are looked into; the others are counted
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,11 +101,15 @@ class Findings:
     failed: int = 0
     skipped: list[str] = dataclasses.field(default_factory=list)
     """Reasons why it, or part of it, was not run."""
+    after_each: Callable[[], None] | None = None
+    """Called after each case: a sign of life."""
 
     def passed(self, elements: int) -> None:
         """Count one case that was as it must be."""
         self.cases += 1
         self.elements += elements
+        if self.after_each is not None:
+            self.after_each()
 
     def fail(self, finding: Finding, elements: int = 0) -> None:
         """Count one case that was not."""

@@ -210,7 +210,7 @@ def _hints(values: Any, bad: _Bad, table: Any, verb: str, dtype: str) -> tuple[s
         order.insert(0, "negative-ids-wrap")
     if held & {0 if value < 0 else bad.vocab - 1}:
         order.append("ids-clamped")
-    return (*order, "bad-ids-unchecked")
+    return tuple(order) or ("bad-ids-unchecked",)
 
 
 def _traced(candidate: Candidate, verb: str, call: Callable[[Any, Any], Any], findings: Findings) -> None:

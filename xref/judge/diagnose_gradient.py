@@ -14,23 +14,19 @@ from xref import exact
 from xref.bits import FORMATS, Bits, FloatFormat
 from xref.contracts import embedding_gradient as gradients
 from xref.judge.bound import Exact
-from xref.judge.diagnose import Found
+from xref.judge.diagnose import Found, ranked
 
 __all__ = ["explain_gradient"]
 
 _COLUMNS = 64  # wrong elements that are looked into
 
 
-def explain_gradient(evidence: dict[str, Any], hints: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-    """Return `(fault, what was seen)`, ranked, for a gradient that failed; `evidence` is what the examination kept."""
+def explain_gradient(evidence: dict[str, Any], hints: tuple[str, ...] = ()) -> list[Found]:
+    """Return what speaks for which fault, for a gradient that failed; `evidence` is what the examination kept."""
     found: list[Found] = [(0.55 - 0.02 * n, hint, "that is how it fails") for n, hint in enumerate(hints)]
     if "exact" in evidence:
         found += _from_sums(evidence)
-    ranked: dict[str, tuple[float, str]] = {}
-    for weight, fault, what in found:
-        if weight > ranked.get(fault, (0.0, ""))[0]:
-            ranked[fault] = weight, what
-    return [(fault, what) for fault, (_, what) in sorted(ranked.items(), key=lambda item: -item[1][0])]
+    return ranked(found)
 
 
 def _value(element: int, fmt: FloatFormat) -> float:

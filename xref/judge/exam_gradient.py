@@ -118,7 +118,7 @@ class GradientExam:
                 if verb in contract.verbs_of(dtype):
                     source = contract.result_dtype(verb, dtype)
                     yield Route(
-                        f"{verb}'s gradient, {source} to {dtype}", self._differentiated(verb, dtype), source, dtype
+                        f"gradient of {verb}, {source} to {dtype}", self._differentiated(verb, dtype), source, dtype
                     )
 
     def _backward(self, ids: Any, cotangent: Any, vocab_size: int) -> Any:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+
+import msgspec
 
 from xref.judge.checks import Finding, Findings
-from xref.judge.diagnose import explain
+from xref.judge.diagnose import Found, explain, ranked
 from xref.judge.diagnose_gradient import explain_gradient
 from xref.judge.exam_gradient import GradientExam
-from xref.judge.isolate import CrashedError, limited
 from xref.judge.judged import Judged
-from xref.judge.probes import Probe, Prober
-from xref.judge.shrink import smallest
+from xref.judge.probes import Observation, Probe, Prober
+from xref.judge.shrink import bad, smallest
 
 __all__ = ["Explainer"]
 
-_TRIED = 3  # findings of one check that are looked into
+_TRIED = 5  # findings of one check that are looked into
 _SECONDS = 12.0  # for all checks of a candidate together, beside the first finding of each
 
 
@@ -25,28 +27,24 @@ class Explainer:
     def __init__(self, prober: Prober, gradient: GradientExam) -> None:
         self.prober, self.gradient = prober, gradient
         self.deadline = time.monotonic() + _SECONDS
-        self._known: dict[Probe, tuple[str, str, list[tuple[str, str]]]] = {}
+        self._known: dict[Probe, tuple[str, str, list[Found]]] = {}
 
     def explain(self, verdict: Judged, findings: Findings) -> None:
         """Add to a failed check's verdict its smallest failing call and what its bits are consistent with."""
-        scores: dict[str, tuple[float, str]] = {}
+        found: list[Found] = []
         for n, finding in enumerate(_chosen(findings.failures)):
             if n and time.monotonic() > self.deadline:
                 break
-            try:
-                with limited(_SECONDS):
-                    call, rerun, faults = self._looked_into(finding)
-            except CrashedError:
-                continue
+            call, rerun, faults = self._looked_into(finding)
             if not verdict.smallest:
                 verdict.smallest, verdict.rerun = call, rerun
-            for place, (fault, what) in enumerate(faults):
-                score, said = scores.get(fault, (0.0, what))
-                scores[fault] = score + 1 / (1 + place), said
-        ranked = sorted(scores.items(), key=lambda item: -item[1][0])
-        verdict.explanations = [f"{fault}: {what}" for fault, (_, what) in ranked[:5]]
+            found += faults
+        # Seen in several calls, a fault is a little likelier.
+        often = Counter(fault for _, fault, _ in found)
+        likely = ranked((weight + 0.002 * often[fault], fault, what) for weight, fault, what in found)
+        verdict.explanations = [f"{fault}: {what}" for _, fault, what in likely[:5]]
 
-    def _looked_into(self, finding: Finding) -> tuple[str, str, list[tuple[str, str]]]:
+    def _looked_into(self, finding: Finding) -> tuple[str, str, list[Found]]:
         """Return the smallest failing call, its record, and the faults that it is consistent with."""
         if finding.probe is None:
             call, rerun = (
@@ -58,16 +56,34 @@ class Explainer:
         call, rerun, faults = self._known[finding.probe]
         return call, rerun, faults
 
-    def _probed(self, finding: Finding, probe: Probe) -> tuple[str, str, list[tuple[str, str]]]:
-        seen = smallest(probe, self.prober)
-        if seen is None:
+    def _probed(self, finding: Finding, probe: Probe) -> tuple[str, str, list[Found]]:
+        # What it looks like is read off the whole call: the smallest one has lost most of it.
+        whole = self.prober.run(probe)
+        if not bad(whole):
             hints = finding.hints or ("call-count-dependent", "stale-cache")
-            told = [(hint, "that is how the call fails") for hint in hints]
+            told = [
+                (0.9 - 0.02 * n, hint, "so the call fails, and not when it is made alone")
+                for n, hint in enumerate(hints)
+            ]
             return f"{finding.call}; alone, without the calls before it, it does not fail", "", told
-        return f"{self.prober.candidate.name}.{seen.probe}", seen.probe.to_json(), explain(seen, finding.hints)
+        faults = explain(self._plain(whole), finding.hints)
+        seen = smallest(whole, self.prober)
+        return f"{self.prober.candidate.name}.{seen.probe}", seen.probe.to_json(), faults
+
+    def _plain(self, whole: Observation) -> Observation:
+        """Return what the same call shows in plain memory if it fails there too: then no layout is wrong."""
+        plain = msgspec.structs.replace(whole.probe, layout="dense", id_layout="dense", mode="plain")
+        if plain == whole.probe:
+            return whole
+        seen = self.prober.run(plain)
+        return seen if bad(seen) else whole
 
 
 def _chosen(failures: list[Finding]) -> list[Finding]:
-    """Return the first findings, and some from further on: what fails first is not all that fails."""
-    step = max(len(failures) // _TRIED, 1)
-    return failures[::step][:_TRIED]
+    """Return the first finding of each kind of call: other tables and other memory show other sides of a fault."""
+    kinds: dict[object, Finding] = {}
+    for finding in failures:
+        probe = finding.probe
+        kind = (probe.table, probe.layout, probe.id_layout, probe.dtype) if probe else finding.hints
+        kinds.setdefault(kind, finding)
+    return list(kinds.values())[:_TRIED]

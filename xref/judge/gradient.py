@@ -18,6 +18,9 @@ from xref.judge.verdict import Ledger, mismatch
 
 __all__ = ["compare_gradients", "examine_gradient", "expect_gradients", "gradient_inputs"]
 
+Call = Callable[[Any, Any], Any]
+Lay = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+
 _ORDERS, _SPLITS = 5, 2
 _MICRO_BATCH = 64
 # What grad_rows may hold for an element of the cotangents: the sums in their working form, before they are rounded.
@@ -29,7 +32,7 @@ def expect_gradients(subjects: list[Subject], cases: tuple[GradientCase, ...], l
     """Note what a run over these cases has to compare, so that a comparison left out shows as an error."""
     if not cases:
         return
-    clauses = {(case.clause, EXACT) for case in cases} | {("EMB-9", EXACT)}
+    clauses = {(case.clause, EXACT) for case in cases} | {("EMB-9", EXACT), ("EMB-5", BEFORE)}
     if any(case.conditions for case in cases):
         clauses.add(("EMB-10", PLAIN))
     for clause, against in sorted(clauses):
@@ -97,14 +100,10 @@ class _Gradient:
         """Every form of the gradient; what the plain one gave."""
         got = None
         with judging(self.ledger, self.subject, self.case.clause, EXACT, self.call):
-            ids, cotangent = self._put(self.ids.copy(), self.cotangent.copy())
-            got = self._bits(self.golden.grad_weight(ids, cotangent, self.case.vocab, **self.options)).copy()
+            # A copy: an operator that hands out the same buffer again would else be compared with itself.
+            got = self._dense(self.ids, self.cotangent).copy()
             self._record(self.case.clause, EXACT, self.call, got, self.answer)
             self._untouched(got)
-            kept = np.array_equal(self.framework.numpy_of(ids), self.ids)
-            kept &= np.array_equal(self.framework.bits_of(cotangent), self.cotangent)
-            problem = None if kept else "token_ids or cotangent: got other bits after the call, expected the same"
-            self._note("EMB-5", BEFORE, self.ids.size + self.cotangent.size, problem, self.call)
         for form, run in self._forms().items():
             call = f"{self.call}, {form}"
             with judging(self.ledger, self.subject, self.case.clause, EXACT, call):
@@ -114,6 +113,23 @@ class _Gradient:
         if self.case.conditions and got is not None:
             self._invariance(got)
         return got
+
+    def _called(self, name: str, run: Call, ids: Ids, cotangent: Bits, lay: Lay = np.copy) -> Any:
+        """Return `run(ids, cotangent)`; the inputs are copies, and must keep their bits (EMB-5).
+
+        Copies, since another framework reads the same case meanwhile. `lay` makes them: in other strides, if it likes.
+        """
+        given_ids, given = self._put(lay(ids), lay(cotangent))
+        out = run(given_ids, given)
+        kept = {
+            "token_ids": np.array_equal(self.framework.numpy_of(given_ids), ids),
+            "cotangent": np.array_equal(self.framework.bits_of(given), cotangent),
+        }
+        changed = " and ".join(part for part, same in kept.items() if not same)
+        problem = f"{changed}: got other bits after the call, expected the same" if changed else None
+        call = f"{self.framework.NAME} {name} on {self.subject.device}, {self.case.id}"
+        self._note("EMB-5", BEFORE, ids.size + cotangent.size, problem, call)
+        return out
 
     def _put(self, ids: Ids, cotangent: Bits) -> tuple[Any, Any]:
         device = self.subject.device
@@ -147,11 +163,19 @@ class _Gradient:
                 forms[f"through {verb}"] = functools.partial(self._differentiated, verb)
         return forms
 
+    def _dense(self, ids: Ids, cotangent: Bits, lay: Lay = np.copy) -> Bits:
+        """`grad_weight`."""
+        return self._bits(self._called("grad_weight", self._grad_weight, ids, cotangent, lay))
+
+    def _grad_weight(self, ids: Any, cotangent: Any) -> Any:
+        return self.golden.grad_weight(ids, cotangent, self.case.vocab, **self.options)
+
+    def _grad_rows(self, ids: Any, cotangent: Any) -> Any:
+        return self.golden.grad_rows(ids, cotangent, vocab_size=self.case.vocab, **self.options)
+
     def _by_rows(self) -> Bits:
         """`grad_rows`, laid into a dense table by NumPy."""
-        row_ids, rows = self.golden.grad_rows(
-            *self._put(self.ids, self.cotangent), vocab_size=self.case.vocab, **self.options
-        )
+        row_ids, rows = self._called("grad_rows", self._grad_rows, self.ids, self.cotangent)
         dense = np.zeros_like(self.answer)
         dense[self.framework.numpy_of(row_ids)] = self.framework.bits_of(rows)
         return dense
@@ -164,7 +188,7 @@ class _Gradient:
             rank = self._fresh()
             for start in range(0, share.size, _MICRO_BATCH):
                 batch = share[start : start + _MICRO_BATCH]
-                rank.add(*self._put(flat[batch], elements[batch]))
+                self._called("GradAccumulator.add", rank.add, flat[batch], elements[batch])
             total.merge(rank)
         return self._bits(total.result(self.options["dtype"]))
 
@@ -175,19 +199,19 @@ class _Gradient:
     def _differentiated(self, verb: str) -> Bits:
         """The gradient that the framework's own differentiation takes of the golden."""
         table = self.framework.put(np.zeros_like(self.answer), self.case.result, self.subject.device)
-        ids, cotangent = self._put(self.ids, self.cotangent)
-        return self._bits(self.framework.gradient(getattr(self.golden, verb), ids, table, cotangent))
+
+        def differentiate(ids: Any, cotangent: Any) -> Any:
+            return self.framework.gradient(getattr(self.golden, verb), ids, table, cotangent)
+
+        return self._bits(self._called(f"gradient of {verb}", differentiate, self.ids, self.cotangent))
 
     def _memory(self) -> None:
         """`grad_rows` holds no buffer of the table's size; tried where the table is too large to hide one (EMB-12)."""
         limit = _BYTES_AN_ELEMENT * self.cotangent.size + _FIXED_OVERHEAD
         if self.answer.nbytes < 2 * limit:
             return
-
-        def rows(ids: Any, cotangent: Any) -> Any:
-            return self.golden.grad_rows(ids, cotangent, vocab_size=self.case.vocab, **self.options)
-
-        peak = self.framework.peak_extra_bytes(rows, *self._put(self.ids, self.cotangent))
+        given = self._put(self.ids.copy(), self.cotangent.copy())
+        peak = self.framework.peak_extra_bytes(self._grad_rows, *given)
         problem = f"peak extra memory: got {peak} bytes, expected at most {limit}" if peak > limit else None
         self._note("EMB-12", "tokens x H", self.cotangent.size, problem, f"{self.call}, rows")
 
@@ -200,14 +224,11 @@ class _Gradient:
 
     def _conditions(self) -> Iterator[tuple[str, Callable[[], Bits]]]:
         flat, elements = self.ids.reshape(-1), self.cotangent.reshape(self.ids.size, self.case.hidden)
-
-        def dense(ids: Ids, cotangent: Bits) -> Bits:
-            return self._bits(self.golden.grad_weight(*self._put(ids, cotangent), self.case.vocab, **self.options))
-
+        dense = self._dense
         yield "repeat", lambda: dense(flat, elements)
         yield "layout, one token a row", lambda: dense(flat[:, None], elements[:, None, :])
-        yield "layout, strided", lambda: dense(np.repeat(flat, 2)[::2], np.repeat(elements, 2, axis=1)[:, ::2])
-        yield "layout, transposed", lambda: dense(flat, np.ascontiguousarray(elements.T).T)
+        yield "layout, strided", lambda: dense(flat, elements, lambda array: np.repeat(array, 2, axis=-1)[..., ::2])
+        yield "layout, transposed", lambda: dense(flat, elements, lambda array: np.array(array.T, order="C").T)
         for pad in (0, self.case.vocab - 1):
             ids = np.stack([flat, np.full_like(flat, pad)], axis=1)
             padded = np.stack([elements, np.zeros_like(elements)], axis=1)
@@ -218,9 +239,6 @@ class _Gradient:
         for n, order in enumerate(orders[:_SPLITS]):
             shares = np.split(order, [_MICRO_BATCH, 3 * _MICRO_BATCH][: n + 1])
             yield f"split {n}", functools.partial(self._accumulated, shares)
-        traced = self.framework.traced(self._traceable)
+        traced = self.framework.traced(self._grad_weight)
         if traced is not None:
-            yield "mode jit", lambda: self._bits(traced(*self._put(flat, elements)))
-
-    def _traceable(self, ids: Any, cotangent: Any) -> Any:
-        return self.golden.grad_weight(ids, cotangent, self.case.vocab, **self.options)
+            yield "mode jit", lambda: self._bits(self._called("jitted grad_weight", traced, flat, elements))

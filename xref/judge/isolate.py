@@ -8,6 +8,7 @@ opened it) they run here, last of all, under a clock that ends a loop of Python.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import os
 import pickle
@@ -20,7 +21,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["CrashedError", "limited", "run_in_child"]
+__all__ = ["CrashedError", "die_with_parent", "limited", "prolong", "run_in_child"]
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 class CrashedError(BaseException):
@@ -48,9 +51,16 @@ def run_in_child(run: Callable[[Callable[[Any], None]], None], *, seconds: float
         os.close(reader)
 
 
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent is gone: nobody else would end an endless loop (Linux only)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _child(run: Callable[[Callable[[Any], None]], None], writer: int) -> None:
     code = 1
     try:
+        die_with_parent()
         signal.setitimer(signal.ITIMER_REAL, 0)
         silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, 1)
@@ -113,12 +123,18 @@ def limited(seconds: float) -> Iterator[None]:
     def ring(*_: object) -> None:
         raise CrashedError(f"no answer within {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before, begun = signal.signal(signal.SIGALRM, ring), time.monotonic()
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)  # of another such block, or of pytest-timeout
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         if left:
-            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - begun), 1e-3), interval)
+            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - begun), 0.001), interval)
+
+
+def prolong(seconds: float) -> None:
+    """Give the block of `limited` that is running so many seconds from now on."""
+    if threading.current_thread() is threading.main_thread() and signal.getitimer(signal.ITIMER_REAL)[0] > 0:
+        signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -18,7 +18,7 @@ from xref.judge.checks import CHECKS, Check, Findings, check_ids
 from xref.judge.exam import ACCURACY, Exam
 from xref.judge.exam_gradient import GradientExam
 from xref.judge.explained import Explainer
-from xref.judge.isolate import CrashedError, limited
+from xref.judge.isolate import CrashedError, limited, prolong
 from xref.judge.judged import Judged, JudgeReport
 from xref.judge.probes import Probe
 from xref.judge.verdict import Outcome
@@ -27,7 +27,8 @@ from xref.spec import Tier
 __all__ = ["judge"]
 
 _CALL = "judge"
-_PART_SECONDS = 600.0
+_SILENCE = 300.0  # seconds that one case may take
+_SIGNS = 1.0  # seconds between two signs of life
 
 Progress = Callable[[str, int, int], None]
 
@@ -63,9 +64,11 @@ def judge(
             `unchecked`, which is a visible skip.
         require: checks, or clauses, that are only graded otherwise, or skipped where the candidate lacks them.
         expect_fail: reasons by check or clause: what is known to fail. If it passes, that fails the candidate.
-        only: the record of one call, as a failed check's `rerun` has it: nothing else is run.
+        only: the record of one call, as a failed check's `rerun` has it: nothing else is run, and nothing is only
+            graded or expected to fail.
         name: what the report calls it.
-        progress: called with what is about to run, how many parts are done, and how many there are.
+        progress: called with the part that runs, how many parts are done, and how many there are: when one begins, and
+            about once a second while its cases end.
         without: parts of the examination that are left out, and why: each counts as a failure of its checks.
 
     Returns:
@@ -87,7 +90,8 @@ def judge(
     }
     device = _one_of("--device", device, ("cpu", "cuda", "tpu"))
     candidate = candidate_of(target, framework=framework, device=device, name=name)
-    findings = {check.id: Findings() for check in CHECKS}
+    signs = _Signs(progress)
+    findings = {check.id: Findings(after_each=signs.after_each) for check in CHECKS}
     exam = Exam(candidate, chosen, dtypes, findings)
     gradient = GradientExam(candidate, chosen, dtypes, findings, accumulate)
     parts: dict[str, Callable[[], Any]] = {
@@ -103,20 +107,20 @@ def judge(
     for done, (part, run) in enumerate(parts.items()):
         if part in broken:
             continue
-        if progress is not None:
-            progress(part, done, len(parts))
+        signs.begin(part, done, len(parts))
         try:
-            with limited(_PART_SECONDS):
+            with limited(_SILENCE):
                 run()
         except CrashedError as error:
             broken[part] = str(error)
     if chosen is Tier.SMOKE:
         findings["EMB-7/mode"].skipped.append("not in the smoke tier")
-    _lacking(candidate, findings, "only one call was run" if only is not None else None)
+    _lacking(candidate, dtypes, findings, "only one call was run" if only is not None else None)
+    if only is not None:  # one call is made to see it fail, or not
+        required, expected = tuple(check.id for check in CHECKS if findings[check.id].cases), {}
     judged = [_judged(check, findings[check.id], required, expected) for check in CHECKS]
     explainer = Explainer(exam.prober, gradient)
-    if progress is not None:
-        progress("explain", len(parts), len(parts))
+    signs.begin("explain", len(parts), len(parts))
     for verdict in judged:
         if verdict.outcome is Outcome.ERROR:
             verdict.problems = [f"{part}: got {why}, expected it to end [judge]" for part, why in broken.items()]
@@ -139,6 +143,25 @@ def judge(
         broken=broken,
         seconds=round(time.monotonic() - begun, 1),
     )
+
+
+class _Signs:
+    """Tells how far a judge is: when a part begins, and from time to time while its cases end."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.progress, self.told, self.part = progress, 0.0, ("", 0, 0)
+
+    def begin(self, part: str, done: int, total: int) -> None:
+        """Say that a part begins."""
+        self.part, self.told = (part, done, total), time.monotonic()
+        if self.progress is not None:
+            self.progress(*self.part)
+
+    def after_each(self) -> None:
+        """Say that it goes on, and give the next case its time."""
+        if time.monotonic() - self.told > _SIGNS:
+            prolong(_SILENCE)
+            self.begin(*self.part)
 
 
 def _one_of(where: str, value: str, allowed: tuple[str, ...]) -> str:
@@ -176,7 +199,9 @@ def _again(only: str, exam: Exam, gradient: GradientExam, out_of_range: str) -> 
         raise errors.UsageError(errors.message("--only", f"{only!r} ({error})", expected, _CALL)) from error
 
 
-def _lacking(candidate: Candidate, findings: dict[str, Findings], why_none: str | None) -> None:
+def _lacking(
+    candidate: Candidate, dtypes: tuple[str, ...], findings: dict[str, Findings], why_none: str | None
+) -> None:
     """Note why a check was not run at all."""
     if why_none is not None:
         for found in findings.values():
@@ -185,8 +210,12 @@ def _lacking(candidate: Candidate, findings: dict[str, Findings], why_none: str 
     for verb, check in ACCURACY.items():
         if verb not in candidate.verbs:
             findings[check].skipped.append(f"the candidate has no {verb}")
+    name, skipped = candidate.framework.NAME, findings["EMB-7/gradient"].skipped
+    skipped += [] if candidate.framework.gradient_modes() else [f"{name} has no such switch"]
     gradient = [check.id for check in CHECKS if check.judgment.startswith("gradient")]
     why = findings["EMB-8"].skipped[:1]
+    if findings["EMB-8"].cases and all(FORMATS[dtype].width == 8 for dtype in dtypes):
+        why = ["not tried on gradients of 8 bits"]
     for check in gradient:
         if not findings[check].cases and not findings[check].skipped:
             findings[check].skipped += why
@@ -201,9 +230,9 @@ def _judged(check: Check, found: Findings, required: tuple[str, ...], expected: 
     else:
         outcome = Outcome.SKIP if found.skipped else Outcome.ERROR
     reason = "; ".join(dict.fromkeys(found.skipped)) if not found.elements else ""
-    if check.id in expected:
+    if check.id in expected and outcome in (Outcome.FAIL, Outcome.PASS):
         reason = expected[check.id]
-        outcome = Outcome.XFAIL if outcome is Outcome.FAIL else Outcome.XPASS if outcome is Outcome.PASS else outcome
+        outcome = Outcome.XFAIL if outcome is Outcome.FAIL else Outcome.XPASS
     return Judged(
         check=check.id,
         clause=check.clause,

@@ -8,7 +8,7 @@ from xref.judge.verdict import Outcome
 
 __all__ = ["JudgeReport", "Judged"]
 
-_BAD = (Outcome.FAIL, Outcome.ERROR, Outcome.XPASS)
+_BAD = (Outcome.FAIL, Outcome.ERROR, Outcome.SKIP)
 
 
 def _cell(text: str) -> str:
@@ -44,7 +44,7 @@ class Judged(msgspec.Struct, kw_only=True):
     @property
     def bad(self) -> bool:
         """Whether it keeps the candidate from passing."""
-        return self.required and (self.outcome in _BAD or self.outcome is Outcome.SKIP)
+        return self.outcome is Outcome.XPASS or (self.required and self.outcome in _BAD)
 
 
 class JudgeReport(msgspec.Struct, kw_only=True):
@@ -109,7 +109,7 @@ class JudgeReport(msgspec.Struct, kw_only=True):
             counts = f"{verdict.cases:,} | {verdict.elements:,}"
             lines.append(f"| {verdict.check} | {told} | {counts} | {outcome}{graded} |")
         for verdict in self.failed:
-            lines += ["", f"**{verdict.check}**", "", "```text", *verdict.problems[:1]]
+            lines += ["", f"**{verdict.check}**", "", "```text", *(verdict.problems[:1] or [verdict.reason])]
             lines += [f"smallest: {verdict.smallest}"] if verdict.smallest else []
             lines += [f"again: {verdict.rerun}"] if verdict.rerun else []
             lines += [f"consistent with {explanation}" for explanation in verdict.explanations[:3]]

@@ -38,7 +38,7 @@ def show(report: JudgeReport, console: Console) -> None:
         before = verdict.judgment
     console.print(table)
     for verdict in report.verdicts:
-        if verdict.outcome in (Outcome.FAIL, Outcome.ERROR, Outcome.XPASS):
+        if verdict.bad or verdict.outcome in (Outcome.FAIL, Outcome.ERROR):
             for line in _told(verdict):
                 console.print(escape(line), soft_wrap=True, highlight=False)
     console.print(escape(report.statement), soft_wrap=True, highlight=False)
@@ -49,7 +49,10 @@ def _told(verdict: Judged) -> list[str]:
     grade = "" if verdict.required else " (graded)"
     if verdict.outcome is Outcome.XPASS:
         return [f"{verdict.check}{grade}: passed, expected to fail: {verdict.reason}"]
-    lines = [f"{verdict.check}{grade}: {problem}" for problem in verdict.problems[:1]]
+    if verdict.outcome is Outcome.SKIP:
+        return [f"{verdict.check}: required, and skipped: {verdict.reason}"]
+    problems = verdict.problems or ["nothing was compared"]
+    lines = [f"{verdict.check}{grade}: {problem}" for problem in problems[:1]]
     if verdict.failed > 1:
         lines.append(f"  {verdict.failed} of {verdict.cases} cases fail")
     if verdict.smallest:
@@ -76,7 +79,7 @@ def to_junit(report: JudgeReport) -> str:
         case = ET.SubElement(suite, "testcase", classname=f"xref.{verdict.judgment}", name=verdict.check)
         if verdict.bad:
             kind = "error" if verdict.outcome is Outcome.ERROR else "failure"
-            told = _told(verdict) or [verdict.reason or verdict.outcome]
+            told = _told(verdict)
             ET.SubElement(case, kind, message=told[0]).text = "\n".join(told)
         elif verdict.outcome is not Outcome.PASS:
             ET.SubElement(case, "skipped", message=verdict.reason or f"{verdict.outcome}, graded only")

@@ -18,7 +18,7 @@ from xref.judge.candidate import Candidate
 from xref.judge.conditions import TABLE_LAYOUTS
 from xref.judge.verdict import Mismatch, mismatch
 
-__all__ = ["ID_LAYOUTS", "Observation", "Probe", "Prober", "answer_of", "ids_of", "table_of"]
+__all__ = ["ID_LAYOUTS", "SLICES", "Observation", "Probe", "Prober", "answer_of", "ids_of", "table_of"]
 
 _CACHED_BYTES, _CACHED = 1 << 24, 24  # tables kept for the next probes: none larger, and no more than that
 _COMPARED_BYTES = 1 << 20  # a larger table is compared once, after all probes on it
@@ -142,6 +142,19 @@ ID_LAYOUTS: dict[str, Callable[[Ids], Ids]] = {
 """The same ids in other memory: each takes dense ids and returns an array of new memory."""
 
 
+def _among(array: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
+    """Return an array with two more before it along an axis, and one after it."""
+    ends = np.flip(array.take([0, -1], axis=axis), axis=axis) if array.shape[axis] else array
+    return np.concatenate([ends, array, ends.take([0], axis=axis)], axis=axis) if array.shape[axis] else array
+
+
+SLICES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "rows of a larger one": (lambda table: _among(table, 0), lambda table: table[2:-1]),
+    "columns of a larger one": (lambda table: _among(table, 1), lambda table: table[:, 2:-1]),
+}
+"""Tables that the framework itself cuts out of larger ones: how the larger is made, and how it is cut."""
+
+
 class Prober:
     """Runs probes on a candidate, and looks after what must not change."""
 
@@ -154,9 +167,15 @@ class Prober:
         ids = ids_of(probe)
         with self.framework.precision(probe.dtype):
             table, laid = self._table(probe, ids)
-            if probe.layout != "dense":
+            if probe.layout in SLICES:
+                larger, cut = SLICES[probe.layout]
+                laid = cut(self.framework.put(larger(table), probe.dtype, self.device))
+            elif probe.layout != "dense":
                 laid = self.framework.put(TABLE_LAYOUTS[probe.layout](table), probe.dtype, self.device)
-            given = self.framework.put(ID_LAYOUTS[probe.id_layout](ids), None, self.device)
+            if probe.id_layout == "slice of a longer one":
+                given = self.framework.put(_among(ids, 0), None, self.device)[2:-1]
+            else:
+                given = self.framework.put(ID_LAYOUTS[probe.id_layout](ids), None, self.device)
             return self.observe(probe, (given, ids), (laid, table))
 
     def observe(self, probe: Probe, ids: tuple[Any, Ids], table: tuple[Any, Bits]) -> Observation:

@@ -14,7 +14,7 @@ from xref.judge.probes import Observation, Probe, Prober, ids_of
 __all__ = ["bad", "smallest"]
 
 _RUNS = 40  # calls that each step of shrinking may take
-_SECONDS = 8.0  # and all of them together: where every shape is compiled anew, a call takes a tenth of one
+_SECONDS = 4.0  # and all of them together: where every shape is compiled anew, a call takes a tenth of one
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1000)
 
 
@@ -23,11 +23,8 @@ def bad(seen: Observation) -> bool:
     return any(each is not None for each in (seen.raised, seen.misformed, seen.impure, seen.wrong))
 
 
-def smallest(probe: Probe, prober: Prober) -> Observation | None:
-    """Return what a smaller probe shows that fails in the same way, or None where the probe alone does not fail."""
-    seen = prober.run(probe)
-    if not bad(seen):
-        return None
+def smallest(seen: Observation, prober: Prober) -> Observation:
+    """Return what the smallest probe shows that fails in the same way as the one seen, itself if there is none."""
     kind, left, deadline = _kind(seen), 0, time.monotonic() + _SECONDS
 
     def fails(smaller: Probe) -> bool:

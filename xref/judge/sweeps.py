@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from xref.bits import FORMATS
 from xref.judge.conditions import TABLE_LAYOUTS
-from xref.judge.probes import ID_LAYOUTS, Probe
+from xref.judge.probes import ID_LAYOUTS, SLICES, Probe
 from xref.spec import Tier
 
 __all__ = ["probes"]
@@ -64,15 +64,13 @@ def probes(verb: str, dtype: str, framework: str, tier: Tier) -> Iterator[Probe]
     make = functools.partial(Probe, verb=verb, dtype=dtype, id_dtype="int32" if jax and dtype != "float64" else "int64")
     yield from _values(make, dtype)
     yield from _empty(make)
+    yield from _smoke(make, jax=jax)
     if tier is Tier.SMOKE:
-        yield from _smoke(make, jax=jax)
         return
     main = dtype in _MAIN
     yield from _shapes(make, jax=jax, main=main)
     yield from _ids(make, jax=jax, x64=dtype == "float64")
     yield from _every_id(make, jax=jax, main=main)
-    if not jax:
-        yield from _layouts(make)
     if verb == "forward" and dtype in ("float8_e5m2", "bfloat16"):
         # Past 2**31 elements, of which only the rows looked up are resident.
         yield make(vocab=40000, hidden=65536, table="sparse", ids="boundary", shape=(18,))
@@ -164,6 +162,7 @@ def _every_id(make: Make, *, jax: bool, main: bool) -> Iterator[Probe]:
         yield make(vocab=65537, hidden=3, table="hashed", ids="every", shape=(65537,))
         return
     yield make(vocab=151936, hidden=4, table="hashed", ids="every", shape=(151936,))
+    yield make(vocab=2**24 + 3, hidden=1, table="hashed", ids="boundary", shape=(40,))  # past what float32 counts
     for n in range(0, 16, 8 if jax else 1):
         yield make(vocab=151936, hidden=32, table="hashed", ids=f"part{n}", shape=(151936 // 16,))
     for vocab in () if jax else (1024, 2048, 4096, 32000, 50257, 65536, 128256):
@@ -174,10 +173,10 @@ def _every_id(make: Make, *, jax: bool, main: bool) -> Iterator[Probe]:
 
 def _layouts(make: Make) -> Iterator[Probe]:
     """Tables and ids elsewhere in memory, at narrow, odd and wide rows."""
-    for layout in TABLE_LAYOUTS:
+    for layout in (*TABLE_LAYOUTS, *SLICES):
         for vocab, hidden, tokens in ((61, 5, 7), (61, 64, 33), (40, 1185, 33), (300, 128, 1100)):
             yield make(vocab=vocab, hidden=hidden, table="hashed", ids="zipf", shape=(tokens,), layout=layout)
-    for layout in ID_LAYOUTS:
+    for layout in (*ID_LAYOUTS, "slice of a longer one"):
         for shape in ((33,), (4, 9), (2, 3, 5), (1100,)):
             yield make(vocab=61, hidden=33, table="hashed", ids="zipf", shape=shape, id_layout=layout)
             yield make(vocab=61, hidden=33, table="hashed", ids="zipf", shape=shape, id_layout=layout, id_dtype="int32")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import operator
+import threading
 
 import msgspec
 import numpy as np
@@ -76,7 +78,7 @@ class Verdict(msgspec.Struct, kw_only=True):
     elements: int = 0
     outcome: Outcome = Outcome.PASS
     problems: list[str] = []
-    """Messages of what failed, the first of each case."""
+    """Messages of what failed, the first of each call."""
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -112,33 +114,42 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 class Ledger:
-    """Gathers single results into one verdict for each clause, framework, device and truth."""
+    """Gathers single results into one verdict for each clause, framework, device and truth; from any thread."""
 
     def __init__(self, titles: dict[str, str]) -> None:
         self._titles = titles
         self._verdicts: dict[tuple[str, str, str, str], Verdict] = {}
+        self._told: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}  # what ran, and what was wrong with it
+        self._lock = threading.Lock()
 
     def expect(self, clause: str, where: tuple[str, str], against: str) -> None:
         """Note that a comparison must take place: if nothing is ever recorded for it, its verdict is an error."""
-        self._verdict(clause, where, against)
+        with self._lock:
+            self._verdict(clause, where, against)
 
     def record(
         self, clause: str, where: tuple[str, str], against: str, *, elements: int, problem: object, call: str
     ) -> None:
-        """Add one result: `where` is framework and device, `problem` None or a message, `call` what ran on what."""
-        verdict = self._verdict(clause, where, against)
-        verdict.cases += 1
-        verdict.elements += elements
-        if problem is not None:
-            verdict.outcome = Outcome.FAIL
-            verdict.problems.append(f"{problem} [{call}]")
+        """Add one result: `where` is framework and device, `problem` None or a message, `call` what ran `on` what."""
+        with self._lock:
+            verdict = self._verdict(clause, where, against)
+            verdict.cases += 1
+            verdict.elements += elements
+            if problem is not None:
+                verdict.outcome = Outcome.FAIL
+                self._tell((clause, *where, against), call, f"{problem} [{call}]")
 
     def error(self, clause: str, where: tuple[str, str], against: str, problem: object, *, call: str) -> None:
-        """Add a result that could not be had: the operator raised."""
-        verdict = self._verdict(clause, where, against)
-        verdict.cases += 1
-        verdict.outcome = Outcome.ERROR
-        verdict.problems.append(errors.message("out", problem, "a result", call))
+        """Add a result that could not be had: the operator raised. A failure beside it stays the outcome."""
+        with self._lock:
+            verdict = self._verdict(clause, where, against)
+            verdict.cases += 1
+            if verdict.outcome is not Outcome.FAIL:
+                verdict.outcome = Outcome.ERROR
+            self._tell((clause, *where, against), call, errors.message("out", problem, "a result", call))
+
+    def _tell(self, key: tuple[str, str, str, str], call: str, problem: str) -> None:
+        self._told.setdefault(key, []).append((call.partition(" on ")[0], problem))
 
     def _verdict(self, clause: str, where: tuple[str, str], against: str) -> Verdict:
         key = (clause, *where, against)
@@ -149,12 +160,19 @@ class Ledger:
         return self._verdicts[key]
 
     def verdicts(self) -> list[Verdict]:
-        """Return the verdicts, by clause; one that compared no element is an error, never a pass."""
-        for verdict in self._verdicts.values():
-            if verdict.elements == 0 and verdict.outcome is Outcome.PASS:
-                verdict.outcome = Outcome.ERROR
-                verdict.problems.append(
-                    errors.message("elements", "none compared", "at least one", f"against {verdict.against}")
-                )
+        """Return the verdicts, by clause; one that compared no element is an error, never a pass.
+
+        Problems are in order of what ran, since operators that run at once report in any order, each in its own.
+        """
         order = list(self._titles)
-        return sorted(self._verdicts.values(), key=lambda v: (order.index(v.clause), v.framework, v.device, v.against))
+        with self._lock:
+            verdicts = [self._settled(verdict, self._told.get(key, [])) for key, verdict in self._verdicts.items()]
+        return sorted(verdicts, key=lambda v: (order.index(v.clause), v.framework, v.device, v.against))
+
+    @staticmethod
+    def _settled(verdict: Verdict, told: list[tuple[str, str]]) -> Verdict:
+        problems = [problem for _, problem in sorted(told, key=operator.itemgetter(0))]
+        if verdict.elements or told:
+            return msgspec.structs.replace(verdict, problems=problems)
+        none = errors.message("elements", "none compared", "at least one", f"against {verdict.against}")
+        return msgspec.structs.replace(verdict, problems=[none], outcome=Outcome.ERROR)

@@ -7,6 +7,7 @@ import functools
 import gc
 import hashlib
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,7 @@ from xref.judge import frameworks, weights
 from xref.judge.bench import FIXTURES, Subject
 from xref.judge.gradient import compare_gradients, examine_gradient, expect_gradients, gradient_inputs
 from xref.judge.run import (
+    LARGE,
     Workload,
     compare_subjects,
     examine,
@@ -37,7 +39,6 @@ __all__ = ["DEVICES", "verify"]
 
 DEVICES = ("auto", "cpu", "cuda", "tpu")
 _CALL = "verify"
-_LARGE = 1 << 28  # bytes
 
 Progress = Callable[[str, int, int], None]
 
@@ -94,7 +95,11 @@ def verify(
         steps = [Step(work.id, lambda: work, functools.partial(_compare, subjects, ledger))]
         what = work.id
         expect(subjects, tuple(work.answers), ledger, refusals=False, conditions=True)
-    lines = _run(steps, progress)
+    with warnings.catch_warnings():
+        # A framework's warnings of its own insides (Dynamo makes objects of autograd functions) are no verdict, nor an
+        # error where warnings are. Said here, since filters are the process's and the threads of the run share them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        lines = _run(steps, progress)
     return _report(subjects, ledger, lines, what, time.monotonic() - begun)
 
 
@@ -170,28 +175,26 @@ def _fixed_steps(tier: Tier, dtypes: tuple[str, ...], subjects: list[Subject], l
 
 
 def _is_large(case: Case) -> bool:
-    return case.table != "sparse" and case.vocab * case.hidden * FORMATS[case.dtype].width // 8 > _LARGE
+    return case.table != "sparse" and case.vocab * case.hidden * FORMATS[case.dtype].width // 8 > LARGE
 
 
 def _run(steps: list[Step], progress: Progress | None) -> set[str]:
     """Run the steps in order, the inputs of the next one being made meanwhile; return the lines of all digests."""
     lines: set[str] = set()
     with ThreadPoolExecutor(1) as pool:
-        upcoming = pool.submit(steps[0].prepare)
+        upcoming = [pool.submit(steps[0].prepare)]
         for done, step in enumerate(steps):
             if progress is not None:
                 progress(step.name, done, len(steps))
-            prepared = upcoming.result()
+            prepared = upcoming.pop().result()  # popped, since a future holds its result as long as it lives
             following = steps[done + 1 : done + 2]
-            ahead = bool(following) and not step.large
-            if ahead:
-                upcoming = pool.submit(following[0].prepare)
+            if not step.large:
+                upcoming = [pool.submit(later.prepare) for later in following]
             lines |= step.run(prepared)
             if step.large:
                 del prepared
                 gc.collect()  # JAX's arrays hold themselves in cycles, and the next table may be as large
-            if following and not ahead:
-                upcoming = pool.submit(following[0].prepare)
+                upcoming = [pool.submit(later.prepare) for later in following]
     return lines
 
 
@@ -225,12 +228,26 @@ Result = TypeVar("Result")
 def _side_by_side(subjects: list[Subject], run: Callable[[Subject], Result]) -> list[Result]:
     """Run all subjects at once, since compilers and kernels leave the interpreter to others while they work.
 
-    The first one runs in this thread, where torch's memory profiler writes no complaint to the terminal.
+    Those of a framework that cannot be called from two threads take turns, in one thread. The first subject runs in
+    this thread, where torch's memory profiler writes no complaint to the terminal.
     """
-    first, *others = subjects
+    lanes: dict[tuple[str, str], list[Subject]] = {}
+    for subject in subjects:
+        name, device = subject.where
+        lanes.setdefault((name, device if subject.framework.CONCURRENT else "any"), []).append(subject)
+    found: dict[tuple[str, str], Result] = {}
+
+    def follow(lane: list[Subject]) -> None:
+        for subject in lane:
+            found[subject.where] = run(subject)
+
+    first, *others = lanes.values()
     with ThreadPoolExecutor(max(len(others), 1)) as pool:
-        running = [pool.submit(run, subject) for subject in others]
-        return [run(first), *(future.result() for future in running)]
+        running = [pool.submit(follow, lane) for lane in others]
+        follow(first)
+        for future in running:
+            future.result()
+    return [found[subject.where] for subject in subjects]
 
 
 def _from_weights(path: Path, tensor: str | None, ids_file: Path | None) -> Workload:

@@ -1,8 +1,9 @@
 """A judge in a process of its own: what kills a candidate is then a verdict, and the rest still runs.
 
-The parent starts this module, writes the options to its stdin and reads messages from its stdout: `part NAME` before a
-part of the examination begins, and at last `report JSON`. If the process dies, or is silent for too long, the part that
-was running is left out of the next try.
+The parent starts this module, writes the options to its stdin and reads messages from its stdout: `part` and its name
+when a part of the examination begins and while it goes on, and at last `report JSON`. If the process dies, or is silent
+for too long, the part that was running is left out of the next try. Ctrl-C reaches both: the child ignores it, and the
+parent ends the child.
 """
 
 from __future__ import annotations
@@ -19,14 +20,19 @@ from typing import Any
 import msgspec
 
 from xref import errors
+from xref.judge.isolate import die_with_parent
 from xref.judge.judge import judge
 from xref.judge.judged import JudgeReport
 from xref.targets import load_target
 
 __all__ = ["Options", "supervised"]
 
-_SILENCE = 300.0  # seconds that a part may take
-_TRIES = 4
+_LOADED_WITHIN = 1200.0  # seconds: a module may compile its kernels first
+_SILENCE = 330.0  # seconds without a word; a loop of Python is ended by the child itself, a little before
+_CLOSING = 1.0
+_LOADING = "loading"
+_TRIES = 7  # one more than there are parts
+_CHILD = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from xref.judge.worker import main; main()"
 
 
 class Options(msgspec.Struct, kw_only=True):
@@ -49,24 +55,23 @@ def supervised(options: Options, *, progress: Callable[[str, int, int], None] | 
     """Judge a target in a child process; a part that kills it is left out, and counts as failed.
 
     Raises:
-        UsageError: as `judge` and `load_target` raise it.
-        MissingFrameworkError: a framework is not installed.
+        UsageError: as `judge` and `load_target` raise it, or the target cannot even be loaded.
     """
-    without, died = dict(options.without), ""
+    without, part, died = dict(options.without), "", ""
     for _ in range(_TRIES):
         report, part, died = _tried(msgspec.structs.replace(options, without=without), progress)
         if report is not None:
             return report
+        if part == _LOADING or part in without:
+            break
         without[part] = died
-    raise errors.UsageError(
-        errors.message(options.target, f"{died} {_TRIES} times", "a kernel that can be called", "judge")
-    )
+    raise errors.UsageError(errors.message(options.target, f"{died} in part {part!r}", "it to end", "judge"))
 
 
 def _tried(options: Options, progress: Callable[[str, int, int], None] | None) -> tuple[JudgeReport | None, str, str]:
     """Return the report, or the part that was running and how the process died."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "xref.judge.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
     )
     if child.stdin is None or child.stdout is None:
         raise errors.UsageError(errors.message("process", "no pipes", "pipes to it", "judge"))
@@ -75,33 +80,36 @@ def _tried(options: Options, progress: Callable[[str, int, int], None] | None) -
     lines: queue.Queue[str | None] = queue.Queue()
     reader = threading.Thread(target=_read, args=(child.stdout, lines), daemon=True)
     reader.start()
-    part, died = "loading", ""
+    part, died = _LOADING, ""
     try:
         while True:
+            seconds = _LOADED_WITHIN if part == _LOADING else _SILENCE
             try:
-                line = lines.get(timeout=_SILENCE)
+                line = lines.get(timeout=seconds)
             except queue.Empty:
+                died = f"no answer within {seconds:g} s"
                 child.kill()
-                died = f"no answer within {_SILENCE:g} s"
                 break
             if line is None:
                 break
             kind, _, rest = line.rstrip("\n").partition(" ")
             if kind == "part":
-                part, done, total = rest.rsplit(" ", 2)
+                done, total, part = rest.split(" ", 2)
                 if progress is not None:
                     progress(part, int(done), int(total))
             elif kind == "usage":
                 raise errors.UsageError(msgspec.json.decode(rest))
-            elif kind == "missing":
-                raise errors.MissingFrameworkError(rest, "judge")
             elif kind == "report":
+                child.kill()  # whatever the candidate still has running
                 return msgspec.json.decode(rest, type=JudgeReport), part, ""
+    except BaseException:  # Ctrl-C among them
+        child.kill()
+        raise
     finally:
-        child.kill() if child.poll() is None and died else None
         code = child.wait()
-        reader.join()
-        child.stdout.close()
+        reader.join(_CLOSING)  # a process that the candidate left behind may hold the other end
+        if not reader.is_alive():
+            child.stdout.close()
     if not died:
         died = f"death by {signal.Signals(-code).name}" if code < 0 else f"exit with code {code}"
     return None, part, died
@@ -115,7 +123,8 @@ def _read(stream: Any, lines: queue.Queue[str | None]) -> None:
 
 def main() -> None:
     """Judge what stdin names, and say on stdout how it goes; a candidate's own output goes to stderr."""
-    options = msgspec.json.decode(sys.stdin.read(), type=Options)
+    die_with_parent()
+    options = msgspec.json.decode(sys.stdin.buffer.read(), type=Options)
     with os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8") as out:
         os.dup2(2, 1)
 
@@ -129,14 +138,11 @@ def main() -> None:
             report = judge(
                 target,
                 name=options.target.rpartition("/")[2],
-                progress=lambda part, done, total: say("part", f"{part} {done} {total}"),
+                # The part's own name comes last, as it may have spaces.
+                progress=lambda part, done, total: say("part", f"{done} {total} {part}"),
                 **rest,
             )
         except errors.UsageError as error:
             say("usage", msgspec.json.encode(str(error)).decode())
         else:
             say("report", msgspec.json.encode(report).decode())
-
-
-if __name__ == "__main__":
-    main()

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from xref import errors
-from xref.bits import FloatFormat
-from xref.torch_ops import _arguments, _digits
-from xref.torch_ops._bins import Sums, segment_sums
-from xref.torch_ops._rounding import integer_dtype, overlaid
-from xref.torch_ops._segments import block_size, blocks, by_row, flat_bits, sorted_ids
+from xref.torch_ops import _arguments
+from xref.torch_ops._bins import segment_sums
+from xref.torch_ops._digit_table import PLACES, DigitTable
+from xref.torch_ops._segments import blocks, by_row, flat_bits, sorted_ids
+from xref.torch_ops._widen import integer_dtype
 
 __all__ = ["GradAccumulator"]
 
 _VERSION = 1
-# After this many additions the digits are carried, so that int64 holds them: one addition changes a digit by less than
-# 2**40 (a block has fewer than 2**7 bins, and each changes a digit by less than 2**33).
-_MOST_UNCARRIED = 2**20
-# Digits that sums of contract formats can have: from the smallest float64 subnormal to the headroom above its largest.
-_PLACES = range(-34, 34)
+# A digit that is loaded is at most this: what 2**30 ranks add up to.
+_LARGEST_LOADED = 2**62
+# However the caller runs, what is held, returned and saved are plain tensors: those made in inference mode could not be
+# changed outside it.
+_plain = torch.inference_mode(mode=False)
 
 
 class GradAccumulator:
@@ -34,10 +34,13 @@ class GradAccumulator:
     bits: `digits[k, r, h]` weighs `2**(32 * (lowest + k))`, and K covers the exponents that occurred (3 or 4 on
     ordinary data, so about 8 * K bytes an element). Once a special occurred, `specials[0, r, h]` is 1 where a NaN or
     +inf came, and `specials[1, r, h]` where a NaN or -inf came. To merge is to line up rows and places and to add the
-    integers: what an all-reduce with SUM over int64 does. The same tokens give the same integers in any order and
-    any split.
+    integers: what an all-reduce with SUM over int64 does, without overflow for up to 2**30 ranks; `load_state_dict`
+    takes such sums and carries them. The same tokens give the same integers in any order and any split.
+
+    Not promised: more than 2**60 tokens in all.
     """
 
+    @_plain
     def __init__(
         self,
         vocab_size: int,
@@ -50,7 +53,7 @@ class GradAccumulator:
         """Start from zero.
 
         Args:
-            vocab_size: V, the rows of the table.
+            vocab_size: V, the rows of the table; less than 2**63.
             hidden: H, the elements of a row.
             padding_idx: a row whose tokens do not count; it stays +0.
             validate: check that every id is in `[0, V)`, as in `grad_weight`.
@@ -58,39 +61,43 @@ class GradAccumulator:
 
         Raises:
             TypeError: a size is not an integer.
-            ValueError: a size is negative, or `padding_idx` is outside `[0, V)`.
+            ValueError: a size is negative or too large, or `padding_idx` is outside `[0, V)`.
         """
         call = "GradAccumulator"
-        self.vocab_size = errors.checked_size(vocab_size, "vocab_size", call)
-        self.hidden = errors.checked_size(hidden, "hidden", call)
+        self.vocab_size = errors.checked_size(vocab_size, "vocab_size", call, limit=_arguments.LARGEST_SIZE)
+        self.hidden = errors.checked_size(hidden, "hidden", call, limit=_arguments.LARGEST_SIZE)
         self.padding_idx = errors.checked_padding_idx(padding_idx, self.vocab_size, call)
         self.validate = validate
-        self._rows = torch.empty(0, dtype=torch.int64, device=device)
-        self._clear()
+        self._sums = DigitTable(self.hidden, device)
 
+    @_plain
     def add(self, token_ids: torch.Tensor, cotangent: torch.Tensor) -> None:
         """Add the cotangents of one micro-batch, `S + (H,)` for ids of any shape `S`: exact, no element is rounded.
 
         Raises:
-            IndexError, TypeError, ValueError: as `grad_weight`; nothing has been added then.
+            IndexError, TypeError, ValueError: as `grad_weight`, and `TypeError` under `torch.func`, whose tensors have
+                no values of their own; nothing has been added then.
         """
         call = "GradAccumulator.add"
         _arguments.check_token_ids(token_ids, call)
         source = _arguments.check_cotangent(cotangent, token_ids, call, hidden=self.hidden)
-        if cotangent.device != self._rows.device:
-            raise errors.bad_value("cotangent", f"device {cotangent.device}", f"the sums', {self._rows.device}", call)
+        device = self._sums.rows.device
+        if cotangent.device != device:
+            raise errors.bad_value("cotangent", f"device {cotangent.device}", f"the sums', {device}", call)
+        _arguments.check_storage(token_ids, "token_ids", call)
+        _arguments.check_storage(cotangent, "cotangent", call)
         segments = by_row(sorted_ids(token_ids), self.vocab_size, self.padding_idx)
         if self.validate and segments.out_of_range:
             _arguments.check_range(token_ids, self.vocab_size, call)
-        self._add_rows(segments.rows)
-        slots = torch.searchsorted(self._rows, segments.rows)
         bits = flat_bits(cotangent)
+        slots = self._sums.slots(segments.rows)
         for block in blocks(segments, self.hidden):
             elements = bits[:, block.columns].index_select(0, segments.positions[block.tokens])
             sums = segment_sums(elements, segments.within(block), block.size, block.longest, source)
-            self._add_sums(sums, slots[block.segments], block.columns)
-        self._added(1)
+            self._sums.add_sums(sums, slots[block.segments], block.columns)
+        self._sums.added(1)
 
+    @_plain
     def merge(self, other: GradAccumulator) -> None:
         """Add what another accumulator holds, which stays as it is and may be on another device.
 
@@ -100,13 +107,15 @@ class GradAccumulator:
         """
         call = "GradAccumulator.merge"
         if not isinstance(other, GradAccumulator):
-            raise errors.bad_type("other", type(other).__name__, "GradAccumulator", call)
+            got = f"{type(other).__name__} of {type(other).__module__}"
+            raise errors.bad_type("other", got, f"GradAccumulator of {__name__}", call)
         if other is self:
             raise errors.bad_value("other", "the accumulator itself", "another one", call)
         self._check_same(other._header(), "other", call)
-        self._merge(other._rows, other._lowest, other._digits, other._specials)
-        self._added(1 + other._uncarried)
+        sums = other._sums
+        self._sums.add_digits(sums.rows, sums.lowest, sums.digits, sums.specials, additions=sums.uncarried)
 
+    @_plain
     def result(self, dtype: torch.dtype) -> torch.Tensor:
         """Return the gradient, `[V, H]`: every element the exact sum, rounded once to `dtype`, any of the contract.
 
@@ -114,11 +123,13 @@ class GradAccumulator:
             TypeError: a dtype outside the contract.
         """
         target = _arguments.check_dtype(dtype, "GradAccumulator.result")
-        out = self._rows.new_zeros((self.vocab_size, self.hidden), dtype=integer_dtype(target))
-        for rows, codes in self._rounded(target):
-            out.index_copy_(0, self._rows[rows], codes)
+        row_ids = self._sums.rows
+        out = row_ids.new_zeros((self.vocab_size, self.hidden), dtype=integer_dtype(target))
+        for slots, codes in self._sums.rounded(target):
+            out.index_copy_(0, row_ids[slots], codes)
         return out.view(dtype)
 
+    @_plain
     def result_rows(self, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the rows of `result` that a token named, without a `[V, H]` buffer.
 
@@ -129,57 +140,63 @@ class GradAccumulator:
             TypeError: a dtype outside the contract.
         """
         target = _arguments.check_dtype(dtype, "GradAccumulator.result_rows")
-        out = self._rows.new_empty((self._rows.numel(), self.hidden), dtype=integer_dtype(target))
-        for rows, codes in self._rounded(target):
-            out[rows] = codes
-        return self._rows.clone(), out.view(dtype)
+        row_ids = self._sums.rows
+        out = row_ids.new_empty((row_ids.numel(), self.hidden), dtype=integer_dtype(target))
+        for slots, codes in self._sums.rounded(target):
+            out[slots] = codes
+        return row_ids.clone(), out.view(dtype)
 
+    @_plain
     def state_dict(self) -> dict[str, Any]:
         """Return the sums as plain integers and int64 tensors of their own, for `torch.save` or another rank.
 
         Keys: `version`, `vocab_size`, `hidden`, `padding_idx`, `lowest`, `row_ids` `[R]`, `digits` `[K, R, H]` and
         `specials` `[2, R, H]` or None. The class says what the integers mean.
         """
-        self._carry()
+        sums = self._sums
+        sums.carry()
         return {
             **self._header(),
-            "lowest": self._lowest,
-            "row_ids": self._rows.clone(),
-            "digits": self._digits.clone(),
-            "specials": None if self._specials is None else self._specials.clone(),
+            "lowest": sums.lowest,
+            "row_ids": sums.rows.clone(),
+            "digits": sums.digits.clone(),
+            "specials": None if sums.specials is None else sums.specials.clone(),
         }
 
+    @_plain
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace the sums by those of a `state_dict`, whose tensors are copied; digits summed over ranks will do.
 
         Raises:
-            ValueError: another version, vocab_size, hidden or padding_idx, or tensors that do not fit; the sums stay
-                as they were.
+            TypeError: `state` is no mapping.
+            ValueError: another version, vocab_size, hidden or padding_idx, tensors that do not fit, a row of
+                `padding_idx`, a digit over 2**62 in magnitude, or a negative special; the sums stay as they were.
         """
         call = "GradAccumulator.load_state_dict"
+        if not isinstance(state, Mapping):
+            raise errors.bad_type("state", type(state).__name__, "what state_dict returns", call)
         self._check_same(state, "state", call)
         row_ids = _checked(state, "row_ids", ("R",), call)
         shape = (row_ids.numel(), self.hidden)
         digits = _checked(state, "digits", ("K", *shape), call)
         specials = None if state.get("specials") is None else _checked(state, "specials", (2, *shape), call)
         lowest = state.get("lowest")
-        places = range(lowest, lowest + digits.shape[0]) if isinstance(lowest, int) else range(0)
-        if not places or places[0] not in _PLACES or places[-1] not in _PLACES:
+        places = range(lowest, lowest + digits.shape[0]) if type(lowest) is int else range(0)
+        if not places or places[0] not in PLACES or places[-1] not in PLACES:
             got = f"lowest {lowest!r} with {digits.shape[0]} digits"
-            raise errors.bad_value("state", got, f"digits from {_PLACES[0]} to {_PLACES[-1]}", call)
-        edges = torch.cat((row_ids.new_tensor([-1]), row_ids, row_ids.new_tensor([self.vocab_size])))
-        if not bool((edges.diff() > 0).all()):
+            raise errors.bad_value("state", got, f"digits from {PLACES[0]} to {PLACES[-1]}", call)
+        in_range = (row_ids >= 0) & (row_ids < self.vocab_size)
+        if not bool(in_range.all() and (row_ids[1:] > row_ids[:-1]).all()):
             raise errors.bad_value("state", "row_ids in disorder", f"ascending ids in [0, V={self.vocab_size})", call)
-        self._clear()
-        self._merge(row_ids, places[0], digits, specials)
-        self._added(_MOST_UNCARRIED)
-
-    def _clear(self) -> None:
-        self._rows = self._rows.new_empty(0)
-        self._lowest = 0
-        self._digits = self._rows.new_zeros((1, 0, self.hidden))
-        self._specials: torch.Tensor | None = None
-        self._uncarried = 0
+        if self.padding_idx is not None and bool((row_ids == self.padding_idx).any()):
+            raise errors.bad_value("state", f"row_ids with {self.padding_idx}", "no row of padding_idx", call)
+        _check_range(digits, "digits", -_LARGEST_LOADED, _LARGEST_LOADED, call)
+        if specials is not None:
+            _check_range(specials, "specials", 0, _LARGEST_LOADED, call)
+        sums = DigitTable(self.hidden, self._sums.rows.device)
+        sums.add_digits(row_ids, places[0], digits, specials, additions=0)
+        sums.carry()
+        self._sums = sums
 
     def _header(self) -> dict[str, Any]:
         return {
@@ -195,88 +212,15 @@ class GradAccumulator:
             if type(got) is not type(expected) or got != expected:
                 raise errors.bad_value(where, f"{key} {got}", f"{key} {expected}", call)
 
-    def _add_rows(self, rows: torch.Tensor) -> None:
-        """Make room for these row ids, any order, with sums of zero."""
-        united: torch.Tensor = torch.unique(torch.cat((self._rows, rows)))
-        if united.numel() == self._rows.numel():
-            return
-        slots = torch.searchsorted(united, self._rows)
-        for name in ("_digits", "_specials"):
-            old = getattr(self, name)
-            if old is not None:
-                new = old.new_zeros((old.shape[0], united.numel(), self.hidden))
-                setattr(self, name, new.index_copy_(1, slots, old))
-        self._rows = united
-
-    def _add_places(self, lowest: int, places: int) -> None:
-        """Make room for the digits `lowest` to `lowest + places - 1`."""
-        old = self._digits
-        first = min(self._lowest, lowest)
-        stop = max(self._lowest + old.shape[0], lowest + places)
-        if stop - first > old.shape[0]:
-            self._digits = old.new_zeros((stop - first, *old.shape[1:]))
-            self._digits[self._lowest - first :][: old.shape[0]] = old
-            self._lowest = first
-
-    def _add_sums(self, sums: Sums, slots: torch.Tensor, columns: slice) -> None:
-        """Add a block's sums to the rows at `slots`, all different."""
-        if sums.special is not None:
-            self._add_specials(_counted(sums.special), slots, columns)
-        if sums.top is None or sums.bottom is None:
-            return
-        self._add_places(*_digits.window(sums.top, sums.bottom))
-        for part in sums.bins:
-            _digits.add_bin(self._digits[:, :, columns], self._lowest, part, slots)
-
-    def _add_specials(self, counts: torch.Tensor, slots: torch.Tensor, columns: slice) -> None:
-        if self._specials is None:
-            self._specials = self._digits.new_zeros((2, *self._digits.shape[1:]))
-        self._specials[:, :, columns].index_add_(1, slots, counts)
-
-    def _merge(self, rows: torch.Tensor, lowest: int, digits: torch.Tensor, specials: torch.Tensor | None) -> None:
-        rows, digits = rows.to(self._rows.device), digits.to(self._rows.device)
-        self._add_rows(rows)
-        slots = torch.searchsorted(self._rows, rows)
-        if specials is not None:
-            self._add_specials(specials.to(self._rows.device), slots, slice(None))
-        self._add_places(lowest, digits.shape[0])
-        self._digits[lowest - self._lowest :][: digits.shape[0]].index_add_(1, slots, digits)
-
-    def _added(self, additions: int) -> None:
-        """Note additions to the digits, and carry these before int64 could be too small."""
-        self._uncarried += additions
-        if self._uncarried >= _MOST_UNCARRIED:
-            self._carry()
-
-    def _carry(self) -> None:
-        """Bring digits and specials into their range; the sums stay the same."""
-        if self._uncarried:
-            for rows in self._slices():
-                _digits.carry(self._digits[:, rows])
-            if self._specials is not None:
-                self._specials.clamp_(max=1)
-            self._uncarried = 0
-
-    def _slices(self) -> Iterator[slice]:
-        """Yield the held rows, some at a time, so that temporaries stay small beside the sums."""
-        itemsize = 32  # what there is of an element at a time: its digits, and what they become
-        step = max(block_size(self._rows.device, itemsize) // max(self.hidden, 1), 1)
-        for first in range(0, self._rows.numel(), step):
-            yield slice(first, first + step)
-
-    def _rounded(self, target: FloatFormat) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield `(rows, codes)`: a slice of the held rows and the bits of their sums rounded to `target`."""
-        self._carry()
-        for rows in self._slices():
-            codes = _digits.rounded(self._digits[:, rows], self._lowest, target)
-            yield rows, overlaid(codes, None if self._specials is None else _as_float(self._specials[:, rows]), target)
-
 
 def _checked(state: Mapping[str, Any], key: str, shape: tuple[int | str, ...], call: str) -> torch.Tensor:
     """Return the int64 tensor of that name and shape, where a letter stands for any size; else raise `ValueError`."""
     tensor = state.get(key)
     if not isinstance(tensor, torch.Tensor):
         raise errors.bad_value("state", f"{key} of type {type(tensor).__name__}", "an int64 tensor", call)
+    if tensor.layout != torch.strided or tensor.is_meta:
+        got = f"{key} of layout {tensor.layout}, device {tensor.device}"
+        raise errors.bad_value("state", got, "a dense tensor with values", call)
     fits = tensor.dim() == len(shape) and all(
         isinstance(e, str) or e == s for e, s in zip(shape, tensor.shape, strict=True)
     )
@@ -286,15 +230,8 @@ def _checked(state: Mapping[str, Any], key: str, shape: tuple[int | str, ...], c
     return tensor
 
 
-def _counted(special: torch.Tensor) -> torch.Tensor:
-    """Return `[2, R, C]` int64: 1 where a sum of specials is a NaN or +inf, and 1 where it is a NaN or -inf."""
-    is_nan = special.isnan()
-    return torch.stack(((special > 0) | is_nan, (special < 0) | is_nan)).to(torch.int64)
-
-
-def _as_float(counts: torch.Tensor) -> torch.Tensor:
-    """Return the float64 that such counts, added up, stand for: NaN, an infinity or 0."""
-    plus, minus = counts != 0
-    special = torch.zeros(plus.shape, dtype=torch.float64, device=plus.device)
-    special.masked_fill_(plus, torch.inf).masked_fill_(minus, -torch.inf)
-    return special.masked_fill_(plus & minus, torch.nan)
+def _check_range(tensor: torch.Tensor, key: str, least: int, most: int, call: str) -> None:
+    """Raise `ValueError` unless the integers of a state are in `[least, most]`."""
+    wrong = tensor[(tensor < least) | (tensor > most)]
+    if wrong.numel():
+        raise errors.bad_value("state", f"{key} with {int(wrong[0])}", f"{least} to {most}", call)

@@ -12,6 +12,9 @@ _ID_DTYPES = (
     *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
 )
 
+LARGEST_SIZE = torch.iinfo(torch.int64).max  # of an axis, V among them: row ids are int64
+MOST_TOKENS = 2**36  # of one call: what the bins of `_bins` and the accumulator's carries are laid out for
+
 
 def dtype_name(dtype: torch.dtype) -> str:
     """Return the dtype's name without the framework's: `bfloat16`, not `torch.bfloat16`."""
@@ -88,7 +91,7 @@ def check_cotangent(cotangent: object, token_ids: torch.Tensor, call: str, *, hi
 
     Raises:
         TypeError: not a dense tensor, or a dtype outside the contract.
-        ValueError: another shape, or another device than the ids'.
+        ValueError: another shape, another device than the ids', or more than `MOST_TOKENS` ids.
     """
     if not isinstance(cotangent, torch.Tensor):
         raise errors.bad_type("cotangent", type(cotangent).__name__, "torch.Tensor", call)
@@ -102,7 +105,18 @@ def check_cotangent(cotangent: object, token_ids: torch.Tensor, call: str, *, hi
         raise errors.bad_value("cotangent", f"shape {tuple(cotangent.shape)}", f"shape {expected}", call)
     if cotangent.device != token_ids.device:
         raise errors.bad_value("token_ids", f"device {token_ids.device}", f"the cotangent's, {cotangent.device}", call)
+    if token_ids.numel() > MOST_TOKENS:
+        raise errors.bad_value("token_ids", f"{token_ids.numel()} ids", f"at most {MOST_TOKENS} in one call", call)
     return fmt
+
+
+def check_storage(tensor: torch.Tensor, where: str, call: str) -> None:
+    """Raise `TypeError` for a tensor of a transform of `torch.func`: it stands for others and has no storage."""
+    try:
+        tensor.untyped_storage()
+    except RuntimeError:  # NotImplementedError is one
+        expected = "a plain one; under torch.func, use grad_weight"
+        raise errors.bad_type(where, "a tensor without storage", expected, call) from None
 
 
 def check_dtype(dtype: object, call: str, *, where: str = "dtype") -> FloatFormat:

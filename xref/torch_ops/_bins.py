@@ -3,7 +3,7 @@
 float64 adds exactly as long as every partial sum is a multiple of some unit 2**u and at most 2**(u + 53): then the
 order of the additions cannot matter, not even that of atomics. Nothing here assumes that; it is read off the block
 at hand. Let every element be below 2**top in magnitude and a multiple of 2**bottom, both from the exponent fields of
-the elements, and let no segment have more than 2**L of them.
+the elements, and let no segment have more than 2**L of them; L is at most 36 (`_arguments.MOST_TOKENS`).
 
 One bin. If top + L - bottom <= 53, every partial sum is a multiple of 2**bottom and at most 2**(top + L)
 <= 2**(bottom + 53): exact. That is the common case for 16-bit cotangents.
@@ -14,7 +14,10 @@ before, and split each element into digits, d_k a multiple of 2**u_k: round what
 |d_k| <= 2**(u_(k-1) - 1) <= 2**(u_k + 52 - L): every partial sum of bin k is a multiple of 2**u_k and at most
 2**(u_k + 52), exact. To round x to a multiple of 2**u, add and subtract c = 1.5 * 2**(u + 52): as |x| <= 2**(u + 51),
 the sum lies between 2**(u + 52) and 2**(u + 53), where float64 has the spacing 2**u; the subtraction and the
-remainder are exact (Rump, Ogita and Oishi, "Accurate floating-point summation I", 2008).
+remainder are exact: it is ExtractVector (Rump, Ogita and Oishi, "Accurate floating-point summation part I: faithful
+rounding", 2008). Sums in bins, so that their bits are the same in any order, are known from reproducible summation
+(Ahrens, Demmel and Nguyen, "Algorithms for efficient reproducible floating point summation", 2020), which keeps the
+bins that its accuracy needs; here they hold all bits. There are at most 128 bins, 64 for each half of float64's range.
 
 The arithmetic stays away from the ends of float64's range, so nothing overflows or becomes subnormal here, and the
 processor's flush-to-zero mode changes nothing: subnormal elements are read as integers, and a float64 block near an
@@ -32,7 +35,7 @@ from xref.bits import FloatFormat
 
 __all__ = ["Bin", "Sums", "segment_sums", "widened"]
 
-# A float64 block is summed as it is while its elements are multiples of 2**-1000 and below 2**900: with up to 2**60
+# A float64 block is summed as it is while its elements are multiples of 2**-1000 and below 2**900: with up to 2**36
 # tokens, and the 52 bits that c lies above its unit, all stays normal and finite. Otherwise 600 moves each half well
 # inside.
 _LOWEST_BOTTOM, _HIGHEST_TOP, _SCALE = -1000, 900, 600
@@ -72,7 +75,7 @@ def segment_sums(bits: torch.Tensor, segment_of: torch.Tensor, segments: int, lo
         bits: `[T, C]`, contiguous, the elements of `fmt` in the integer dtype of its width; not empty; kept.
         segment_of: `[T]` int64, the segment of each row of `bits`, in `[0, segments)`.
         segments: R, how many there are; each has at least one row.
-        longest: the number of rows of the longest segment.
+        longest: the number of rows of the longest segment, at most 2**36.
         fmt: any format of the contract.
     """
 
@@ -158,7 +161,7 @@ def _halves(
 def _split(
     values: torch.Tensor, top: int, bottom: int, scale: int, longest: int, total: Callable[[torch.Tensor], torch.Tensor]
 ) -> list[Bin]:
-    """Return the exact sum of `values` as bins, as proven above; `values` is overwritten."""
+    """Return the exact sum of `values` as bins, by ExtractVector as proven above; `values` is overwritten."""
     log_count = (longest - 1).bit_length()  # the L of the proof
     if top + log_count - bottom <= 53:
         return [Bin(total(values), bottom, scale)]

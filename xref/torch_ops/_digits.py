@@ -1,5 +1,8 @@
 """Exact sums as integers: digits of 32 bits, in int64, on one fixed grid.
 
+That is a Kulisch accumulator ("Computer arithmetic and validity", 2008), or superaccumulator, of the digits that occur,
+with carries put off (Neal, "Fast exact summation using small and large superaccumulators", 2015).
+
 Digit j of a sum weighs 2**(32 j). Carried, every digit but the top one lies in [0, 2**32), and the top one has the
 sign: each sum then has one representation, whatever the order of what went into it. Digits of one place add as
 integers, so the sums of several ranks add by adding their digits, and int64 leaves room for 2**30 of them before the
@@ -20,13 +23,18 @@ _BITS = 32
 _MASK = (1 << _BITS) - 1
 # The top digit starts at least 8 bits above the largest element: a sum of n elements has a top digit below n / 2**8.
 _HEADROOM = 40
-# Digits -31 to 28 are float64 as they are, with room to add them. For others `_rounded_wide` scales by 600 and needs
-# digits from -12 up to round a sum of magnitude 1 or more.
-_LOWEST, _HIGHEST, _SCALE, _GUARD = -31, 28, 600, -12
+# Digits -31 to 28 are float64 as they are, with room to add them. For others `_rounded_wide` scales by 600.
+_LOWEST, _HIGHEST, _SCALE = -31, 28, 600
+# The lowest digit that it takes to round a sum of magnitude 1 or more: results and their half-way points are multiples
+# of 2**-53 then, and so of digit -2's unit, 2**-64, but not of digit -1's, 2**-32.
+_GUARD = -2
 
 
 def window(top: int, bottom: int) -> tuple[int, int]:
-    """Return `(lowest, K)` for sums of up to 2**60 elements, each below `2**top` and a multiple of `2**bottom`."""
+    """Return `(lowest, K)` for sums of elements below `2**top` that are multiples of `2**bottom`.
+
+    Of up to 2**60 elements, over any number of calls: then the top digit is below 2**52, and float64 holds it.
+    """
     lowest = bottom // _BITS
     return lowest, (top + _HEADROOM) // _BITS - lowest + 1
 
@@ -88,8 +96,8 @@ def _as_bins(digits: torch.Tensor, lowest: int, scale: int) -> list[torch.Tensor
 def _rounded_wide(digits: torch.Tensor, lowest: int, target: FloatFormat) -> torch.Tensor:
     """Return what `rounded` does where float64 cannot hold all the digits at one scale.
 
-    A magnitude of 1 or more has its leading bit in digit 0 or above, so what decides is in the digits from -12 up and
-    in whether anything is left below: a bit under digit -12 stands for that. A magnitude below 1 has nothing but
+    A magnitude of 1 or more has its leading bit in digit 0 or above, so what decides is in the digits from -2 up and
+    in whether anything is left below: a bit under digit -2 stands for that. A magnitude below 1 has nothing but
     zeros in the digits 0 and above. Both are computed, the one scaled down and the other up, and the right one taken.
     """
     negative = digits[-1] < 0

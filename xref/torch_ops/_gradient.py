@@ -11,8 +11,8 @@ accumulator, are integers in between (`_digits`).
 
 `grad_weight` is one operator to autograd and to `torch.func`, `vmap` included.
 
-Not promised: second derivatives, which raise; more than 2**60 tokens; and, on a GPU, that nothing waits: the ids and
-the exponents of every block are read back.
+Not promised: second derivatives, which raise; more than 2**36 tokens in one call, which raise too; and, on a GPU, that
+nothing waits: the ids and the exponents of every block are read back.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ from xref.bits import FloatFormat
 from xref.torch_ops import _arguments, _digits
 from xref.torch_ops._accumulator import GradAccumulator
 from xref.torch_ops._bins import segment_sums, widened
-from xref.torch_ops._rounding import copied, encode, integer_dtype
+from xref.torch_ops._rounding import copied, encode
 from xref.torch_ops._segments import Segments, blocks, by_row, flat_bits, sorted_ids
+from xref.torch_ops._widen import integer_dtype
 
 __all__ = ["GradAccumulator", "grad_rows", "grad_weight"]
-
-# Where no vocab_size is given, any row id that int64 holds will do.
-_ANY_ROW = torch.iinfo(torch.int64).max
 
 
 def grad_weight(
@@ -49,9 +47,9 @@ def grad_weight(
     The temporaries grow with the tokens times H; the result is the only tensor of the size of the table.
 
     Args:
-        token_ids: any shape `S`, 0-dimensional and empty included; any integer dtype.
+        token_ids: any shape `S`, 0-dimensional and empty included; any integer dtype. At most 2**36 of them.
         cotangent: `S + (H,)`, any strides, on the ids' device; any dtype of the contract.
-        vocab_size: V, the rows of the table.
+        vocab_size: V, the rows of the table; less than 2**63.
         dtype: of the result, any of the contract; the cotangent's if None.
         padding_idx: a row whose tokens do not count; it stays +0.
         validate: raise for ids outside `[0, V)`. Without it they add nothing.
@@ -64,11 +62,12 @@ def grad_weight(
     Raises:
         IndexError: an id is out of range; the message names how many, the first one's position and value, and V.
         TypeError: the ids are not integers, or a dtype is not of the contract.
-        ValueError: the shapes do not fit, `padding_idx` is outside `[0, V)`, V is negative, or the devices differ.
+        ValueError: the shapes do not fit, `padding_idx` is outside `[0, V)`, V is negative or too large, the devices
+            differ, or there are too many tokens.
         UsageError: in the backward pass of the result: the gradient is not differentiable.
     """
     call = "grad_weight"
-    vocab_size = errors.checked_size(vocab_size, "vocab_size", call)
+    vocab_size = errors.checked_size(vocab_size, "vocab_size", call, limit=_arguments.LARGEST_SIZE)
     source, target = _check(token_ids, cotangent, dtype, call)
     padding_idx = errors.checked_padding_idx(padding_idx, vocab_size, call)
     return _GradWeight.apply(  # type: ignore[no-untyped-call]
@@ -99,19 +98,52 @@ def grad_rows(
         `(row_ids, rows)`: int64 `[R]`, ascending, each id once; and `[R, H]`, the bits of those rows of `grad_weight`.
 
     Raises:
-        IndexError, TypeError, ValueError: as `grad_weight`.
+        IndexError, TypeError, ValueError, UsageError: as `grad_weight`, and `UsageError` under `vmap`, whose entries
+            would have different numbers of rows.
     """
     call = "grad_rows"
-    size = _ANY_ROW if vocab_size is None else errors.checked_size(vocab_size, "vocab_size", call)
+    limit = _arguments.LARGEST_SIZE
+    size = limit if vocab_size is None else errors.checked_size(vocab_size, "vocab_size", call, limit=limit)
     source, target = _check(token_ids, cotangent, dtype, call)
     padding_idx = errors.checked_padding_idx(padding_idx, size, call)
-    segments = by_row(sorted_ids(token_ids), size, padding_idx)
-    if validate and segments.out_of_range:
-        _arguments.check_range(token_ids, size, call)
-    row_ids = segments.rows.sort().values
-    out = cotangent.new_empty((row_ids.numel(), cotangent.shape[-1]), dtype=integer_dtype(target))
-    _write(out, torch.searchsorted(row_ids, segments.rows), segments, cotangent, source, target)
-    return row_ids, out.view(getattr(torch, target.name))
+    return _GradRows.apply(  # type: ignore[no-untyped-call]
+        token_ids, cotangent, size, source, target, padding_idx, call if validate else None
+    )
+
+
+class _GradRows(torch.autograd.Function):
+    """The named rows as one operator; `call` as in `_GradWeight`."""
+
+    @staticmethod
+    def forward(
+        token_ids: torch.Tensor,
+        cotangent: torch.Tensor,
+        vocab_size: int,
+        source: FloatFormat,
+        target: FloatFormat,
+        padding_idx: int | None,
+        call: str | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        segments = by_row(sorted_ids(token_ids), vocab_size, padding_idx)
+        if call is not None and segments.out_of_range:
+            _arguments.check_range(token_ids, vocab_size, call)
+        row_ids = segments.rows.sort().values
+        out = cotangent.new_empty((row_ids.numel(), cotangent.shape[-1]), dtype=integer_dtype(target))
+        _write(out, torch.searchsorted(row_ids, segments.rows), segments, cotangent, source, target)
+        return row_ids, out.view(getattr(torch, target.name))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        raise _second_derivative("grad_rows")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+        got = "entries that may name different numbers of rows"
+        raise errors.UsageError(errors.message("vmap", got, "grad_weight to be used there", "grad_rows"))
 
 
 class _GradWeight(torch.autograd.Function):
@@ -145,9 +177,7 @@ class _GradWeight(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        raise errors.UsageError(
-            errors.message("derivative", "a second one", "the gradient to be the last", "grad_weight")
-        )
+        raise _second_derivative("grad_weight")
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[torch.Tensor, int]:
@@ -162,6 +192,10 @@ class _GradWeight(torch.autograd.Function):
         for entry, pair in zip(out, zip(ids, cotangents, strict=True), strict=True):
             entry.copy_(_GradWeight.apply(*pair, *args[2:]))  # type: ignore[no-untyped-call]
         return out, 0
+
+
+def _second_derivative(call: str) -> errors.UsageError:
+    return errors.UsageError(errors.message("derivative", "a second one", "the gradient to be the last", call))
 
 
 def _check(

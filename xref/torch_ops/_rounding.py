@@ -17,16 +17,11 @@ from collections.abc import Sequence
 import torch
 
 from xref.bits import FORMATS, FloatFormat
+from xref.torch_ops._widen import integer_dtype
 
-__all__ = ["collapse", "copied", "encode", "encode_pair", "integer_dtype", "overlaid"]
+__all__ = ["collapse", "copied", "encode", "encode_pair", "overlaid"]
 
 _DOUBLE = FORMATS["float64"]
-_INTEGERS = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
-
-
-def integer_dtype(fmt: FloatFormat) -> torch.dtype:
-    """Return the integer dtype of the width of `fmt`, in which this folder holds its elements."""
-    return _INTEGERS[fmt.width]
 
 
 def two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

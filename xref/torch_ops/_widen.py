@@ -11,12 +11,17 @@ import torch
 from xref.bits import FORMATS, FloatFormat
 
 _SINGLE = FORMATS["float32"]
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGERS = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
+
+
+def integer_dtype(fmt: FloatFormat) -> torch.dtype:
+    """Return the integer dtype of the width of `fmt`, in which this folder holds its elements."""
+    return _INTEGERS[fmt.width]
 
 
 def integer_view(elements: torch.Tensor) -> torch.Tensor:
     """Return the elements as integers of the same width: same shape, strides and memory."""
-    return elements.view(_INTEGERS[elements.element_size()])
+    return elements.view(_INTEGERS[8 * elements.element_size()])
 
 
 def widen_into(out: torch.Tensor, rows: torch.Tensor, fmt: FloatFormat) -> None:

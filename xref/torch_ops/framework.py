@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -155,6 +154,8 @@ def overwrite(tensor: torch.Tensor, array: np.ndarray[Any, Any], *, counted: boo
         view.copy_(torch.from_numpy(array.view(view.cpu().numpy().dtype)))
     elif tensor.device.type == "cpu":
         view.numpy()[...] = array.view(view.numpy().dtype)
+    else:
+        return False
     return True
 
 
@@ -179,10 +180,7 @@ def _compiled(call: Call) -> Call:
         # Traced anew for every table, or Dynamo gives up on one that has seen many dtypes. The trace is
         # run as it is: generating code from it would need a C++ compiler here.
         torch.compiler.reset()
-        with warnings.catch_warnings():
-            # Dynamo makes an object of an autograd function, of which torch itself warns.
-            warnings.filterwarnings("ignore", ".*should not be instantiated", DeprecationWarning)
-            return torch.compile(call, backend="eager")(ids, table)
+        return torch.compile(call, backend="eager")(ids, table)
 
     return run
 
