@@ -15,11 +15,12 @@ from xref.contracts import embedding as contract
 from xref.contracts.inputs import id_families, make_table, table_families
 from xref.judge.candidate import Candidate
 from xref.judge.conditions import TABLE_LAYOUTS
-from xref.judge.probes import _IDS, ID_LAYOUTS, Probe, Prober, answer_of, ids_of, table_of
+from xref.judge.probes import _IDS, ID_LAYOUTS, SLICES, Probe, Prober, answer_of, ids_of, table_of
 from xref.judge.sweeps import probes
 from xref.spec import Tier
 
 EACH = [(verb, dtype) for verb in contract.VERBS for dtype in DTYPES if verb in contract.verbs_of(dtype)]
+SLICED_IDS = "slice of a longer one"
 SMALL_TABLE, SMALL_IDS = 1 << 12, 1 << 9
 
 
@@ -45,8 +46,8 @@ def test_every_probe_names_what_exists(framework):
     for probe in everything(framework):
         assert isinstance(probe.ids, tuple) or probe.ids in (*id_families(), *_IDS)
         assert probe.table in (*table_families(), "poisoned", "zeros")
-        assert probe.layout in ("dense", *TABLE_LAYOUTS)
-        assert probe.id_layout in ID_LAYOUTS
+        assert probe.layout in ("dense", *TABLE_LAYOUTS, *SLICES)
+        assert probe.id_layout in (*ID_LAYOUTS, SLICED_IDS)
         assert probe.mode == "plain"
 
 
@@ -60,12 +61,9 @@ def test_every_small_probe_can_be_built_and_has_an_answer(framework, tier):
         ids = ids_of(probe)
         assert (ids.dtype.name, ids.shape) == (probe.id_dtype, probe.shape)
         assert ids.size == 0 or (ids.min() >= 0 and int(ids.max()) < probe.vocab)
-        laid = ID_LAYOUTS[probe.id_layout](ids)
-        assert np.array_equal(laid, ids)
-        assert not np.shares_memory(laid, ids)
         table = table_of(probe, ids)
         assert (table.dtype, table.shape) == (FORMATS[probe.dtype].uint, (probe.vocab, probe.hidden))
-        if probe.layout != "dense":
+        if probe.layout in TABLE_LAYOUTS:
             assert np.array_equal(TABLE_LAYOUTS[probe.layout](table), table)
         answer = answer_of(probe, ids, table)
         assert answer.shape == (*probe.shape, probe.hidden)
@@ -93,8 +91,8 @@ def test_the_standard_sweeps_vary_each_axis_over_its_switches(framework):
     assert any(p.vocab * p.hidden > 2**31 for p in seen)
     assert {p.shape for p in seen} >= {(), (0,), (2, 0, 3), (2, 3)}
     if framework == "torch":
-        assert {p.layout for p in seen} == {"dense", *TABLE_LAYOUTS}
-        assert {p.id_layout for p in seen} == set(ID_LAYOUTS)
+        assert {p.layout for p in seen} == {"dense", *TABLE_LAYOUTS, *SLICES}
+        assert {p.id_layout for p in seen} == {*ID_LAYOUTS, SLICED_IDS}
         assert {p.id_dtype for p in seen} == {f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)}
 
 
@@ -140,6 +138,26 @@ def test_layouts_of_ids_are_what_they_are_called():
     assert not ID_LAYOUTS["transposed"](ids).flags.c_contiguous
     assert ID_LAYOUTS["offset by one"](ids).base is not None
     assert not ID_LAYOUTS["read-only"](ids).flags.writeable
+
+
+@pytest.mark.parametrize("name", sorted(SLICES))
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1), (7, 3), (0, 3), (3, 0)])
+def test_a_slice_of_a_larger_table_is_the_table(name, shape):
+    larger, cut = SLICES[name]
+    table = np.arange(int(np.prod(shape)), dtype=np.uint16).reshape(shape)
+    whole = larger(table)
+    assert np.array_equal(cut(whole), table)
+    assert not np.shares_memory(whole, table) or table.size == 0
+
+
+def test_calls_on_slices_are_right_calls():
+    for probe in (
+        Probe(dtype="float32", vocab=9, hidden=5, ids=(8, 0), shape=(2,), layout=layout, id_layout=id_layout)
+        for layout in ("dense", *SLICES)
+        for id_layout in ("dense", SLICED_IDS)
+    ):
+        seen = of(lambda ids, table: table[ids]).run(probe)
+        assert (seen.wrong, seen.impure, seen.raised) == (None, None, None)
 
 
 def test_ids_of_two_dimensions_are_strided_too():
