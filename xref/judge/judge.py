@@ -117,7 +117,7 @@ def judge(
         findings["EMB-7/mode"].skipped.append("not in the smoke tier")
     _lacking(candidate, dtypes, findings, "only one call was run" if only is not None else None)
     if only is not None:  # one call is made to see it fail, or not
-        required, expected = tuple(check.id for check in CHECKS if findings[check.id].cases), {}
+        required, expected = tuple(name for name, found in findings.items() if found.elements or found.failed), {}
     judged = [_judged(check, findings[check.id], required, expected) for check in CHECKS]
     explainer = Explainer(exam.prober, gradient)
     signs.begin("explain", len(parts), len(parts))
@@ -191,9 +191,7 @@ def _again(only: str, exam: Exam, gradient: GradientExam, out_of_range: str) -> 
         elif "bad" in record:
             conduct.refused_again(exam.candidate, record, exam.findings["EMB-4"], out_of_range)
         else:
-            probe = msgspec.convert(record, Probe)
-            exam.candidate.verbs[probe.verb]  # one that it lacks is no failure of its
-            exam.note(exam.prober.run(probe))
+            exam.note(exam.prober.run(msgspec.convert(record, Probe)))
     except (msgspec.MsgspecError, LookupError, OverflowError, TypeError, ValueError) as error:
         expected = "the record of a call, as a report has it"
         raise errors.UsageError(errors.message("--only", f"{only!r} ({error})", expected, _CALL)) from error
