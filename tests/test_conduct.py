@@ -232,7 +232,7 @@ def test_a_kernel_that_ends_the_process_is_a_verdict_and_the_judge_goes_on(kerne
     messages, hints = told(found)
     assert messages == {message}
     assert set(hints) == {("crash",)}
-    assert found.failed == 8  # and then no more children
+    assert found.failed == 3  # and then no more children
     assert capfd.readouterr() == ("", "")
 
 

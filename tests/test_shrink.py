@@ -22,9 +22,7 @@ def shrunk(kernel, probe=LARGE):
         return kernel(ids, table)
 
     prober = of(counted)
-    first = prober.run(probe)
-    assert bad(first)
-    seen = smallest(first, prober)
+    seen = smallest(prober.run(probe), prober)
     assert bad(seen)
     return seen.probe, len(calls)
 

@@ -86,6 +86,8 @@ class Finding:
     seen: Observation | None = None
     hints: tuple[str, ...] = ()
     """Faults that the kind of failure itself speaks for."""
+    telling: bool = False
+    """Whether they say more than the bits: the same token was right in the plain call."""
     evidence: dict[str, Any] = dataclasses.field(default_factory=dict)
     rerun: str = ""
     """A record of the call, where it has no probe."""

@@ -24,7 +24,8 @@ __all__ = ["OUT_OF_RANGE", "examine_memory", "examine_refusals", "refused_again"
 OUT_OF_RANGE = ("raise", "poison", "unchecked")
 """What a candidate may promise of ids out of range."""
 
-_SILENCE = 20.0  # seconds without a word from the child
+_SILENCE = 10.0  # seconds without a word from the child
+_MOST_STUCK = 3  # calls that die or never end, after which no more are made
 _FIXED_OVERHEAD = 4 << 20
 
 
@@ -96,26 +97,41 @@ def _refused(candidate: Candidate, tasks: list[tuple[str, str, _Bad]], findings:
             findings.fail(finding, max(task[2].ids.size, 1))
 
     if not forks:
-        for task in tasks:
-            note(_tried(candidate, task, out_of_range), task)
+        for task, result in zip(tasks, _until_stuck(candidate, tasks, out_of_range), strict=False):
+            note(result, task)
         return
     crashes = 0
-    while done < len(tasks) and crashes < 8:
+    while done < len(tasks) and crashes < _MOST_STUCK:
 
         def work(send: Callable[[Any], None], begin: int = done) -> None:
             candidate.framework.use_one_thread()
-            for task in tasks[begin:]:
-                send(_tried(candidate, task, out_of_range))
+            for result in _until_stuck(candidate, tasks[begin:], out_of_range):
+                send(result)
 
         results, died = run_in_child(work, seconds=_SILENCE)
         for result in results:
             note(result, tasks[done])
             done += 1
-        if died is not None and done < len(tasks):
+        if died is None:
+            return  # at the end, or stuck too often
+        if done < len(tasks):
             verb, dtype, bad = tasks[done]
             hints = ("endless-loop",) if "within" in died else ("crash", "bad-ids-unchecked")
             note((f"process: got {died}, expected an error", _name(candidate, verb, dtype, bad), hints), tasks[done])
-            done, crashes = done + 1, crashes + 1
+        done, crashes = done + 1, crashes + 1
+
+
+def _until_stuck(
+    candidate: Candidate, tasks: list[tuple[str, str, _Bad]], out_of_range: str
+) -> Iterator[tuple[str, str, tuple[str, ...]] | None]:
+    """Try tasks one after the other, until some have taken too long: the others would as well."""
+    stuck = 0
+    for task in tasks:
+        result = _tried(candidate, task, out_of_range)
+        yield result
+        stuck += result is not None and "endless-loop" in result[2]
+        if stuck == _MOST_STUCK:
+            return
 
 
 def _record(task: tuple[str, str, _Bad]) -> str:

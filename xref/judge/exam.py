@@ -160,7 +160,7 @@ class Exam:
                 findings.passed(seen.got.size)
             else:
                 hints = ("run-to-run", "call-count-dependent") if call < 5 else ("call-count-dependent", "run-to-run")
-                findings.fail(Finding(str(problem), where, seen.probe, seen, hints), seen.got.size)
+                findings.fail(Finding(str(problem), where, seen.probe, seen, hints, telling=True), seen.got.size)
 
     def _kept(self, held: list[tuple[Observation, Bits | None]]) -> None:
         """An output must stay what it was whatever is called later."""
@@ -226,7 +226,7 @@ _HINTS = {
     "population": ("other-path-by-batch-size",),
     "position": ("position-dependent",),
     "neighbours": ("neighbour-dependent",),
-    "padding": ("neighbour-dependent", "position-dependent"),
+    "padding": ("position-dependent", "neighbour-dependent"),
     "layout": ("ids-strides-ignored", "table-strides-ignored"),
     "chunked": ("other-path-by-batch-size",),
     "decode": ("other-path-by-batch-size",),
@@ -285,9 +285,8 @@ class _Conditions:
         if problem is None:
             findings.passed(restored.size)
             return
-        layout = group[0].layout
         probe = self._probe_of(group, restored)
-        finding = Finding(str(problem), call, probe, None, hints, {"layout": layout, "got": restored})
+        finding = Finding(str(problem), call, probe, None, hints, telling=name != "layout")
         findings.fail(finding, restored.size)
 
     def _probe_of(self, group: Group, restored: Bits) -> Probe:

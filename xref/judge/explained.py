@@ -66,7 +66,7 @@ class Explainer:
                 for n, hint in enumerate(hints)
             ]
             return f"{finding.call}; alone, without the calls before it, it does not fail", "", told
-        faults = explain(self._plain(whole), finding.hints)
+        faults = explain(self._plain(whole), finding.hints, telling=finding.telling)
         seen = smallest(whole, self.prober)
         return f"{self.prober.candidate.name}.{seen.probe}", seen.probe.to_json(), faults
 
