@@ -148,6 +148,25 @@ def test_layouts_of_ids_are_what_they_are_called():
     assert not ID_LAYOUTS["read-only"](ids).flags.writeable
 
 
+@pytest.mark.parametrize("name", sorted(SLICES))
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1), (7, 3), (0, 3), (3, 0)])
+def test_a_slice_of_a_larger_table_is_the_table(name, shape):
+    larger, cut = SLICES[name]
+    table = np.arange(int(np.prod(shape)), dtype=np.uint16).reshape(shape)
+    whole = larger(table)
+    assert np.array_equal(cut(whole), table)
+    assert not np.shares_memory(whole, table) or table.size == 0
+
+
+def test_calls_on_slices_are_right_calls():
+    for layout in ("dense", *SLICES):
+        for id_layout in ("dense", SLICED):
+            seen = of(lambda ids, table: table[ids]).run(
+                msgspec.structs.replace(PROBE, layout=layout, id_layout=id_layout)
+            )
+            assert (seen.wrong, seen.impure, seen.raised) == (None, None, None)
+
+
 def test_ids_of_two_dimensions_are_strided_too():
     assert not ID_LAYOUTS["strided"](np.arange(12).reshape(3, 4)).flags.c_contiguous
 

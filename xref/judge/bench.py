@@ -32,6 +32,9 @@ FIXTURES = "fixtures"
 """The clause-like name under which inputs are compared with the pinned digests."""
 
 
+_SAID = 500  # characters of an exception's message
+
+
 @dataclasses.dataclass(frozen=True)
 class Subject:
     """One framework's golden on one device."""
@@ -61,12 +64,16 @@ def judging(ledger: Ledger, subject: Subject, clause: str, against: str, call: s
 
 
 def described(error: BaseException) -> str:
-    """Return the error's type and the first line of its message: frameworks append a page of advice."""
+    """Return the error's type and the first line of its message: frameworks append a page of advice.
+
+    What cannot be printed is escaped, so that it fits into any report.
+    """
     try:
         text = str(error)
     except Exception:  # an operator's own exception may fail at this, too
         text = ""
-    first = text.strip().partition("\n")[0]
+    first = text.strip().partition("\n")[0][:_SAID]
+    first = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in first)
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 

@@ -114,7 +114,7 @@ def limited(seconds: float) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
-    left, interval = signal.getitimer(signal.ITIMER_REAL)
+    left, interval = signal.getitimer(signal.ITIMER_REAL)  # of another such block, or of pytest-timeout
     if 0 < left <= seconds:
         yield
         return
@@ -123,8 +123,8 @@ def limited(seconds: float) -> Iterator[None]:
     def ring(*_: object) -> None:
         raise CrashedError(f"no answer within {seconds:g} s")
 
-    before, begun = signal.signal(signal.SIGALRM, ring), time.monotonic()
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)  # of another such block, or of pytest-timeout
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:

@@ -196,7 +196,7 @@ def _again(only: str, exam: Exam, gradient: GradientExam, out_of_range: str) -> 
             if probe.verb not in exam.candidate.verbs:
                 raise ValueError(f"the candidate has no {probe.verb}")
             exam.note(exam.prober.run(probe))
-    except (msgspec.MsgspecError, KeyError, ValueError) as error:
+    except (msgspec.MsgspecError, LookupError, OverflowError, TypeError, ValueError) as error:
         expected = "the record of a call, as a report has it"
         raise errors.UsageError(errors.message("--only", f"{only!r} ({error})", expected, _CALL)) from error
 

@@ -11,8 +11,17 @@ __all__ = ["JudgeReport", "Judged"]
 _BAD = (Outcome.FAIL, Outcome.ERROR, Outcome.SKIP)
 
 
+_LINE = 2000  # characters of one line: a summary of GitHub's takes a megabyte
+
+
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")[:300]
+    return text.replace("\n", " ")[:300].replace("|", "\\|")
+
+
+def _line(text: str) -> str:
+    """Return a text as one line that no block of Markdown ends at."""
+    line = " ".join(text.split("\n"))
+    return line if len(line) <= _LINE else f"{line[:_LINE]}... (all of it is in the JSON)"
 
 
 class Judged(msgspec.Struct, kw_only=True):
@@ -114,11 +123,11 @@ class JudgeReport(msgspec.Struct, kw_only=True):
             counts = f"{verdict.cases:,} | {verdict.elements:,}"
             lines.append(f"| {verdict.check} | {told} | {counts} | {outcome}{graded} |")
         for verdict in self.failed:
-            lines += ["", f"**{verdict.check}**", "", "```text", *(verdict.problems[:1] or [verdict.reason])]
-            lines += [f"smallest: {verdict.smallest}"] if verdict.smallest else []
-            lines += [f"again: {verdict.rerun}"] if verdict.rerun else []
-            lines += [f"consistent with {explanation}" for explanation in verdict.explanations[:3]]
-            lines.append("```")
+            block = verdict.problems[:1] or [verdict.reason]
+            block += [f"smallest: {verdict.smallest}"] if verdict.smallest else []
+            block += [f"again: {verdict.rerun}"] if verdict.rerun else []
+            block += [f"consistent with {explanation}" for explanation in verdict.explanations[:3]]
+            lines += ["", f"**{verdict.check}**", "", "```text", *map(_line, block), "```"]
         return "\n".join(lines) + "\n"
 
     def to_json(self) -> str:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from xref import errors
 from xref.judge.judged import Judged, JudgeReport
 from xref.judge.verdict import Outcome
 
@@ -63,6 +64,11 @@ def _told(verdict: Judged) -> list[str]:
     return lines
 
 
+def _printable(text: str) -> str:
+    """Return a text with all that XML cannot hold escaped."""
+    return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
+
+
 def to_junit(report: JudgeReport) -> str:
     """Return the report as JUnit's XML: one test case for each check."""
     counted = {
@@ -71,16 +77,20 @@ def to_junit(report: JudgeReport) -> str:
         "errors": [v for v in report.verdicts if v.bad and v.outcome is Outcome.ERROR],
         "skipped": [v for v in report.verdicts if not v.bad and v.outcome is not Outcome.PASS],
     }
-    name = f"xref judge {report.candidate} on {report.framework} {report.device}"
+    name = f"xref judge {_printable(report.candidate)} on {report.framework} {report.device}"
     suite = ET.Element("testsuite", name=name, time=str(report.seconds))
     for key, verdicts in counted.items():
-        suite.set(key, str(len(verdicts)))
+        suite.set(key, str(len(verdicts) + (len(report.broken) if key in ("tests", "errors") else 0)))
     for verdict in report.verdicts:
         case = ET.SubElement(suite, "testcase", classname=f"xref.{verdict.judgment}", name=verdict.check)
         if verdict.bad:
             kind = "error" if verdict.outcome is Outcome.ERROR else "failure"
-            told = _told(verdict)
+            told = [_printable(line) for line in _told(verdict)]
             ET.SubElement(case, kind, message=told[0]).text = "\n".join(told)
         elif verdict.outcome is not Outcome.PASS:
-            ET.SubElement(case, "skipped", message=verdict.reason or f"{verdict.outcome}, graded only")
+            ET.SubElement(case, "skipped", message=_printable(verdict.reason or f"{verdict.outcome}, graded only"))
+    for part, why in report.broken.items():
+        case = ET.SubElement(suite, "testcase", classname="xref.parts", name=part)
+        message = errors.message(part, why, "it to end", "judge")
+        ET.SubElement(case, "error", message=_printable(message))
     return ET.tostring(suite, encoding="unicode", xml_declaration=True)

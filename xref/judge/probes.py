@@ -181,8 +181,9 @@ class Prober:
     def observe(self, probe: Probe, ids: tuple[Any, Ids], table: tuple[Any, Bits]) -> Observation:
         """Call the candidate and look at what it returns; `ids` and `table` are what it is given and plain copies."""
         seen = Observation(probe=probe, expected=answer_of(probe, ids[1], table[1]))
+        call = self.call(probe)
         try:
-            out = self.call(probe)(ids[0], table[0])
+            out = call(ids[0], table[0])
         except (Exception, SystemExit) as error:
             seen.raised = described(error)
             return seen
