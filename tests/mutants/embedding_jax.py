@@ -300,7 +300,9 @@ class WholeTableWidenedFirst(JaxKernel):
 
 
 def _widened_first(ids, weight):
-    wide = lax.optimization_barrier(jax_ints(weight).astype(jnp.uint32) << 16)
+    wide = jax_ints(weight).astype(jnp.uint32) << 16
+    # Sorted by the numbers of its columns, as it is already: of less, XLA computes the rows looked up and no other.
+    _, wide = lax.sort((lax.broadcasted_iota(jnp.int32, wide.shape, 1), wide), dimension=1, num_keys=1)
     return lax.bitcast_convert_type(jnp.take(wide, ids, axis=0, mode="clip"), jnp.float32)
 
 
