@@ -11,6 +11,7 @@ import functools
 import numpy as np
 from mutants.embedding_right import (
     JaxKernel,
+    is_traced,
     jax,
     jax_checked,
     jax_differentiable,
@@ -74,10 +75,6 @@ def masked(where, like):
     return 0 - where.astype(like.dtype)
 
 
-def is_traced(array):
-    return isinstance(array, jax.core.Tracer)
-
-
 # Ids (EMB-4)
 
 
@@ -135,12 +132,14 @@ class TakenInTheDefaultMode(JaxKernel):
     def forward(self, token_ids, weight):
         if weight.dtype != jnp.bfloat16:
             return jax_gather(token_ids, weight)
-        return _default_take()(weight, jax_checked(token_ids, weight.shape[0]))
+        ids = jax_checked(token_ids, weight.shape[0])
+        rows = _default_take()(weight, ids)
+        return poisoned(ids, rows, weight.shape[0]) if is_traced(token_ids) else rows
 
 
 @functools.cache
 def _default_take():
-    return jax.jit(lambda weight, ids: poisoned(ids, jnp.take(weight, ids, axis=0), weight.shape[0]))
+    return jax.jit(lambda weight, ids: jnp.take(weight, ids, axis=0))
 
 
 @wrong_rows("EMB-1", fault="subnormals-flushed", dtypes=("float64", "float32", *SIXTEEN))
@@ -301,7 +300,9 @@ class WholeTableWidenedFirst(JaxKernel):
 
 
 def _widened_first(ids, weight):
-    wide = lax.optimization_barrier(jax_ints(weight).astype(jnp.uint32) << 16)
+    wide = jax_ints(weight).astype(jnp.uint32) << 16
+    # Sorted by the numbers of its columns, as it is already: of less, XLA computes the rows looked up and no other.
+    _, wide = lax.sort((lax.broadcasted_iota(jnp.int32, wide.shape, 1), wide), dimension=1, num_keys=1)
     return lax.bitcast_convert_type(jnp.take(wide, ids, axis=0, mode="clip"), jnp.float32)
 
 

@@ -3,6 +3,9 @@
 A kernel is a function `(token_ids, weight) -> out`, or a class whose objects have `forward` and perhaps `forward_fp32`
 and `backward(token_ids, cotangent, vocab_size)`. Each sums its gradient in float32 (float64 for float64) or better and
 rounds it once; the order of the sum is its own affair.
+
+Not promised: bfloat16 under a trace of JAX's on x86 CPUs with AVX512-BF16 where V is 1 or the ids are uint8 or uint16.
+XLA copies in float32 there, which flushes subnormals and quiets NaNs, whatever a kernel says.
 """
 
 from __future__ import annotations
@@ -415,10 +418,14 @@ def jax_summed(ids, cotangent, vocab_size, dtype):
     return jax_rounded(jax.ops.segment_sum(jax_values(ids, cotangent), ids.reshape(-1), vocab_size), dtype)
 
 
+def is_traced(*arrays):
+    return any(isinstance(array, jax.core.Tracer) for array in arrays)
+
+
 def poisoned(ids, rows, vocab_size):
     """The rows, but NaN where an id that was traced, and could not be refused, names none."""
+    # A mask by arithmetic: a choice by a truth value XLA may make in floats, which changes the bits of good rows.
     elements = jax_ints(rows)
-    # All ones by arithmetic: a choice by a truth value XLA would make in floats, which changes the bits of good rows.
     mask = ((ids | (max(vocab_size, 1) - 1 - ids)) >> (8 * ids.dtype.itemsize - 1))[..., None].astype(elements.dtype)
     nan = elements.dtype.type(FORMATS[rows.dtype.name].nan)
     return lax.bitcast_convert_type((elements & ~mask) | (mask & nan), rows.dtype)
@@ -426,14 +433,26 @@ def poisoned(ids, rows, vocab_size):
 
 def jax_differentiable(gather, token_ids, weight, gradient=jax_summed):
     """A gather of checked ids with a gradient, jitted."""
-    return _jitted(gather, gradient)(jax_checked(token_ids, weight.shape[0]), weight)
+    ids = jax_checked(token_ids, weight.shape[0])
+    if is_traced(token_ids, weight):
+        return _jitted(gather, gradient, is_traced(token_ids))(ids, weight)
+    # Integers come out, and are called floats in a program of their own: within one XLA may copy in floats.
+    elements = _jitted_bits(gather)(ids, weight)
+    same = elements.dtype.itemsize == weight.dtype.itemsize
+    return lax.bitcast_convert_type(elements, weight.dtype if same else jnp.float32)
 
 
 @functools.cache
-def _jitted(gather, gradient):
+def _jitted_bits(gather):
+    return jax.jit(lambda ids, weight: jax_ints(gather(ids, weight)))
+
+
+@functools.cache
+def _jitted(gather, gradient, traced):
     @jax.custom_vjp
     def kernel(ids, weight):
-        return poisoned(ids, gather(ids, weight), weight.shape[0])
+        rows = gather(ids, weight)
+        return poisoned(ids, rows, weight.shape[0]) if traced else rows
 
     def forward(ids, weight):
         return kernel(ids, weight), (ids, jnp.empty((weight.shape[0], 0), weight.dtype))
@@ -599,12 +618,16 @@ class JaxClippedTake(JaxKernel):
     """The floats themselves are gathered; `clip` is the mode that changes no bit of them."""
 
     def forward(self, token_ids, weight):
-        return _clipped_take()(weight, jax_checked(token_ids, weight.shape[0]))
+        if weight.shape[0] == 1:  # which XLA broadcasts, in floats
+            return jax_gather(token_ids, weight)
+        ids = jax_checked(token_ids, weight.shape[0])
+        rows = _clipped_take()(weight, ids)
+        return poisoned(ids, rows, weight.shape[0]) if is_traced(token_ids) else rows
 
 
 @functools.cache
 def _clipped_take():
-    return jax.jit(lambda weight, ids: poisoned(ids, jnp.take(weight, ids, axis=0, mode="clip"), weight.shape[0]))
+    return jax.jit(lambda weight, ids: jnp.take(weight, ids, axis=0, mode="clip"))
 
 
 @jax_right()
@@ -613,7 +636,8 @@ class JaxGatherOfLax(JaxKernel):
         ids = jax_checked(token_ids, weight.shape[0])
         axes = lax.GatherDimensionNumbers((ids.ndim,), collapsed_slice_dims=(0,), start_index_map=(0,))
         rows = lax.gather(jax_ints(weight), ids[..., None], axes, (1, weight.shape[1]), mode="clip")
-        return poisoned(ids, lax.bitcast_convert_type(rows, weight.dtype), weight.shape[0])
+        rows = lax.bitcast_convert_type(rows, weight.dtype)
+        return poisoned(ids, rows, weight.shape[0]) if is_traced(token_ids) else rows
 
 
 @jax_right()

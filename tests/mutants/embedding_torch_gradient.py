@@ -170,7 +170,7 @@ def gradient_of_the_last_id_dropped(ids, cotangent, vocab_size, dtype):
     return grad
 
 
-@wrong_backward("EMB-8", fault="cotangent-strides-ignored", shows="a cotangent that is not dense")
+@wrong_backward("EMB-10", fault="cotangent-strides-ignored", shows="a cotangent that is not dense")
 def strides_of_the_cotangent_ignored(ids, cotangent, vocab_size, dtype):
     memory = cotangent.new_empty(0).set_(cotangent.untyped_storage())[cotangent.storage_offset() :]
     tile = np.resize(np.arange(memory.numel()), cotangent.numel())
