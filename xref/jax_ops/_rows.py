@@ -4,7 +4,8 @@ After `jnp.take` every operation is an integer one, because XLA may run a select
 which changes NaNs. And no integer is chosen by a predicate: on x86 CPUs with AVX512-BF16 a select of uint16 values
 whose result is bit-cast to bfloat16 comes out, in the last columns of a row, through float32 all the same, which
 flushes subnormals and quiets NaNs (measured with JAX 0.10.2, also behind `optimization_barrier`). Masks made by
-arithmetic do not.
+arithmetic do not, as long as the compiler cannot prove that they have two values: with one row, or ids of eight bits,
+it can, and makes a select of them again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def gather(ids: jax.Array, table: jax.Array, fmt: FloatFormat, target: FloatForm
     elements = lax.platform_dependent(ids, table, cpu=_bits_first, default=_rows_first)
     if target != fmt:
         elements = _widen(elements, fmt)
-    poison = _out_of_range_mask(ids, table.shape[0])[..., None].astype(target.uint)
+    poison = _out_of_range_mask(ids, table.shape[0], target)[..., None]
     elements = (elements & ~poison) | (poison & target.uint.type(target.nan))
     return lax.bitcast_convert_type(elements, target.name)
 
@@ -50,10 +51,16 @@ def _bits_first(ids: jax.Array, table: jax.Array) -> jax.Array:
     return jnp.take(lax.bitcast_convert_type(table, FORMATS[table.dtype.name].uint), ids, axis=0, mode="clip")
 
 
-def _out_of_range_mask(ids: jax.Array, vocab_size: int) -> jax.Array:
-    """Return all ones where an id is outside `[0, V)` and zero elsewhere: the sign of either distance, spread."""
+def _out_of_range_mask(ids: jax.Array, vocab_size: int, target: FloatFormat) -> jax.Array:
+    """Return all ones where an id is outside `[0, V)` and zero elsewhere, of the target's width.
+
+    A compiler that can prove these to be the only two values makes a select of the masking. So the mask is xored with
+    bit 2 of an odd square, which is always 0, and which no compiler tried here knows to be.
+    """
     last = min(vocab_size - 1, int(np.iinfo(ids.dtype).max))
-    return (ids | (last - ids)) >> (8 * ids.dtype.itemsize - 1)
+    outside = (ids | (last - ids)) >> (8 * ids.dtype.itemsize - 1)
+    odd = ids | 1
+    return (outside ^ ((odd * odd >> 2) & 1)).astype(target.uint)
 
 
 def _widen(elements: jax.Array, fmt: FloatFormat) -> jax.Array:
