@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 
 import msgspec
 
@@ -31,17 +30,20 @@ class Explainer:
 
     def explain(self, verdict: Judged, findings: Findings) -> None:
         """Add to a failed check's verdict its smallest failing call and what its bits are consistent with."""
-        found: list[Found] = []
+        found: list[list[Found]] = []
         for n, finding in enumerate(_chosen(findings.failures)):
             if n and time.monotonic() > self.deadline:
                 break
             call, rerun, faults = self._looked_into(finding)
             if not verdict.smallest:
                 verdict.smallest, verdict.rerun = call, rerun
-            found += faults
-        # Seen in several calls, a fault is a little likelier.
-        often = Counter(fault for _, fault, _ in found)
-        likely = ranked((weight + 0.002 * often[fault], fault, what) for weight, fault, what in found)
+            found.append(ranked(faults))
+        # The likeliest is what all calls that fail speak for, and not what one of them cries out.
+        likely = ranked(
+            (sum(each[0] for faults in found for each in faults if each[1] == fault) / len(found), fault, what)
+            for faults in found
+            for _, fault, what in faults
+        )
         verdict.explanations = [f"{fault}: {what}" for _, fault, what in likely[:5]]
 
     def _looked_into(self, finding: Finding) -> tuple[str, str, list[Found]]:
