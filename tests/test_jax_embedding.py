@@ -17,11 +17,14 @@ from helpers import (
     NARROW_VERBS,
     VERBS,
     WIDE_VERBS,
+    WIDENED_DTYPES,
     answer,
     assert_same_bits,
     every_pattern,
+    load,
     raises,
     random_bits,
+    run_golden,
     special_rows,
 )
 
@@ -548,3 +551,19 @@ def test_time_spans_are_no_ids():  # NumPy counts them among its integers
     message = r"^token_ids: got dtype timedelta64\[s\], expected an integer dtype \[forward\]$"
     with pytest.raises(TypeError, match=message):
         golden.forward(np.array([1], "m8[s]"), np.zeros((5, 2), np.float32))
+
+
+@pytest.mark.parametrize("dtype", WIDENED_DTYPES)
+@pytest.mark.parametrize("hidden", [1, 2, 3, 5, 8, 33])
+def test_a_table_of_one_row_keeps_every_bit_and_poisons_every_other_id(dtype, hidden):
+    """Such a table's mask was one that LLVM knows for a comparison: the last column lost its subnormals to float32."""
+    framework = load("jax")
+    table = np.arange(1, hidden + 1).astype(FORMATS[dtype].uint)[None]  # subnormals
+    for ids in (np.array(0, np.int32), np.zeros(1, np.int32), np.zeros((3, 7), np.int32)):
+        got = run_golden(framework, "forward", ids, table, dtype)
+        assert_same_bits(got, answer("forward", ids, table, dtype))
+    wild = np.array([0, 1, -1, 2, 2**30 - 1, 2**30, 2**30 + 1, 2**31 - 1, -(2**31), -(2**30)], np.int32)
+    traced = framework.traced(framework.golden.forward)
+    got = framework.bits_of(traced(framework.put(wild, None, "cpu"), framework.put(table, dtype, "cpu")))
+    expected = np.where((wild == 0)[:, None], table, FORMATS[dtype].nan).astype(FORMATS[dtype].uint)
+    assert_same_bits(got, expected)

@@ -52,8 +52,12 @@ def _bits_first(ids: jax.Array, table: jax.Array) -> jax.Array:
 
 def _out_of_range_mask(ids: jax.Array, vocab_size: int) -> jax.Array:
     """Return all ones where an id is outside `[0, V)` and zero elsewhere: the sign of either distance, spread."""
+    sign = 8 * ids.dtype.itemsize - 1
+    if vocab_size == 1:  # not `ids | -ids`: LLVM knows that for `ids != 0`, and makes it a select after all
+        twice = 2 * ids
+        return (ids | twice | (1 - twice)) >> sign
     last = min(vocab_size - 1, int(np.iinfo(ids.dtype).max))
-    return (ids | (last - ids)) >> (8 * ids.dtype.itemsize - 1)
+    return (ids | (last - ids)) >> sign
 
 
 def _widen(elements: jax.Array, fmt: FloatFormat) -> jax.Array:
