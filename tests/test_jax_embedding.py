@@ -17,11 +17,14 @@ from helpers import (
     NARROW_VERBS,
     VERBS,
     WIDE_VERBS,
+    WIDENED_DTYPES,
     answer,
     assert_same_bits,
     every_pattern,
+    load,
     raises,
     random_bits,
+    run_golden,
     special_rows,
 )
 
@@ -564,3 +567,19 @@ def test_the_poison_of_bad_ids_never_touches_the_bits_of_good_ones(vocab, hidden
         ids = (np.arange(np.prod(shape, dtype=int)) * 37 % vocab).astype(id_dtype).reshape(shape)
         for call in (golden.forward, jax.jit(golden.forward)):
             np.testing.assert_array_equal(bits_of(call(jnp.asarray(ids), table)), bits[ids])
+
+
+@pytest.mark.parametrize("dtype", WIDENED_DTYPES)
+@pytest.mark.parametrize("hidden", [1, 2, 3, 5, 8, 33])
+def test_a_table_of_one_row_keeps_every_bit_and_poisons_every_other_id(dtype, hidden):
+    """Such a table's mask was one that LLVM knows for a comparison: the last column lost its subnormals to float32."""
+    framework = load("jax")
+    table = np.arange(1, hidden + 1).astype(FORMATS[dtype].uint)[None]  # subnormals
+    for ids in (np.array(0, np.int32), np.zeros(1, np.int32), np.zeros((3, 7), np.int32)):
+        got = run_golden(framework, "forward", ids, table, dtype)
+        assert_same_bits(got, answer("forward", ids, table, dtype))
+    wild = np.array([0, 1, -1, 2, 2**30 - 1, 2**30, 2**30 + 1, 2**31 - 1, -(2**31), -(2**30)], np.int32)
+    traced = framework.traced(framework.golden.forward)
+    got = framework.bits_of(traced(framework.put(wild, None, "cpu"), framework.put(table, dtype, "cpu")))
+    expected = np.where((wild == 0)[:, None], table, FORMATS[dtype].nan).astype(FORMATS[dtype].uint)
+    assert_same_bits(got, expected)
