@@ -13,6 +13,7 @@ from xref.judge.frameworks import Framework
 from xref.judge.verdict import Ledger
 
 __all__ = [
+    "ACCURACY",
     "BEFORE",
     "EXACT",
     "FIRST",
@@ -23,10 +24,16 @@ __all__ = [
     "described",
     "formed",
     "judging",
+    "main_dtypes",
+    "shared_memory",
+    "widest",
 ]
 
 EXACT, BEFORE, FIRST, PLAIN = "exact", "inputs before", "first call", "plain call"
 """What results are compared with."""
+
+ACCURACY = {"forward": "EMB-1", "forward_fp32": "EMB-2"}
+"""The clause that each verb's bits are judged by."""
 
 FIXTURES = "fixtures"
 """The clause-like name under which inputs are compared with the pinned digests."""
@@ -75,6 +82,23 @@ def described(error: BaseException) -> str:
     first = text.strip().partition("\n")[0][:_SAID]
     first = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in first)
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def main_dtypes(dtypes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of the dtypes on which everything is tried; the others get what is quick."""
+    return tuple(dtype for dtype in dtypes if dtype in ("bfloat16", "float32")) or dtypes[:1]
+
+
+def widest(source: str, result: str) -> str:
+    """Return the dtype that the framework's precision must allow where a gradient goes from `source` to `result`."""
+    return "float64" if "float64" in (source, result) else source
+
+
+def shared_memory(framework: Framework, out: Any, inputs: dict[str, Any]) -> list[str]:
+    """Return the names of the inputs whose memory an output overlaps."""
+    first, last = framework.memory_of(out)
+    spans = {name: framework.memory_of(given) for name, given in inputs.items()}
+    return [name for name, (start, stop) in spans.items() if max(first, start) < min(last, stop)]
 
 
 def formed(framework: Framework, out: Any, wanted: tuple[tuple[int, ...], str, str]) -> Bits:

@@ -17,7 +17,19 @@ from xref import errors
 from xref.bits import Bits
 from xref.contracts.inputs import Ids, words
 
-__all__ = ["CONDITIONS", "FILLER", "TABLE_LAYOUTS", "Batch", "Group", "Keys", "restore"]
+__all__ = [
+    "CONDITIONS",
+    "FILLER",
+    "TABLE_LAYOUTS",
+    "Batch",
+    "Group",
+    "Keys",
+    "offset",
+    "read_only",
+    "restore",
+    "spread",
+    "transposed",
+]
 
 FILLER = -1
 
@@ -125,10 +137,28 @@ CONDITIONS: dict[str, Callable[[Ids, Keys, int], Iterator[Group]]] = {
 }
 
 
-def _offset(table: Bits) -> Bits:
-    shifted = np.empty(table.size + 1, dtype=table.dtype)[1:].reshape(table.shape)
-    shifted[:] = table
+def spread(array: Bits) -> Bits:
+    """Return the same elements, with another one after each in the last axis."""
+    return np.repeat(array, 2, axis=-1)[..., ::2]
+
+
+def transposed(array: Bits) -> Bits:
+    """Return the same elements with their axes in memory the other way round; a copy of one dimension too."""
+    return np.array(array.T, order="C").T
+
+
+def offset(array: Bits) -> Bits:
+    """Return the same elements, beginning one element after their memory does."""
+    shifted = np.empty(array.size + 1, dtype=array.dtype)[1:].reshape(array.shape)
+    shifted[...] = array
     return shifted
+
+
+def read_only(array: Bits) -> Bits:
+    """Return the same elements in memory that refuses to be written."""
+    frozen = array.copy()
+    frozen.setflags(write=False)
+    return frozen
 
 
 def _between(table: Bits) -> Bits:
@@ -137,18 +167,12 @@ def _between(table: Bits) -> Bits:
     return wide[::2, 1:-1]
 
 
-def _read_only(table: Bits) -> Bits:
-    frozen = table.copy()
-    frozen.setflags(write=False)
-    return frozen
-
-
 TABLE_LAYOUTS: dict[str, Callable[[Bits], Bits]] = {
-    "transposed": lambda table: np.array(table.T, order="C").T,
-    "every second column": lambda table: np.repeat(table, 2, axis=1)[:, ::2],
+    "transposed": transposed,
+    "every second column": spread,
     "rows and columns between others": _between,
-    "offset by one element": _offset,
-    "read-only": _read_only,
+    "offset by one element": offset,
+    "read-only": read_only,
 }
 """The same `[V, H]` elements in other places: each takes a dense table and returns a view of new memory."""
 

@@ -13,7 +13,7 @@ from xref import bits as bit
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, make_table
-from xref.judge.bench import described
+from xref.judge.bench import described, main_dtypes
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
 from xref.judge.isolate import CrashedError, limited, run_in_child
@@ -73,7 +73,7 @@ def examine_refusals(
     else:
         tasks = [
             (verb, dtype, bad)
-            for dtype in _main(dtypes)
+            for dtype in main_dtypes(dtypes)
             for verb in candidate.verbs
             if verb in contract.verbs_of(dtype)
             for bad in _bad_ids(tier)
@@ -262,7 +262,7 @@ def _traced(candidate: Candidate, verb: str, call: Callable[[Any, Any], Any], fi
 
 def examine_memory(candidate: Candidate, dtypes: tuple[str, ...], findings: Findings) -> None:
     """Measure the peak extra memory of a call whose table is so large that a copy of it cannot hide (EMB-12)."""
-    for dtype in _main(dtypes):
+    for dtype in main_dtypes(dtypes):
         for verb in candidate.verbs:
             if verb in contract.verbs_of(dtype):
                 _measured(candidate, verb, dtype, findings)
@@ -295,8 +295,3 @@ def _measured(candidate: Candidate, verb: str, dtype: str, findings: Findings) -
         findings.fail(Finding(message, where, hints=("whole-table-copied",)), ids.size)
     else:
         findings.passed(ids.size)
-
-
-def _main(dtypes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those dtypes that conduct is tried on: it seldom depends on them."""
-    return tuple(name for name in dtypes if name in ("bfloat16", "float32")) or dtypes[:1]

@@ -13,7 +13,7 @@ import numpy as np
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, words
-from xref.judge.bench import described
+from xref.judge.bench import ACCURACY, described, main_dtypes
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
 from xref.judge.conditions import CONDITIONS, FILLER, TABLE_LAYOUTS, Batch, Group, Keys, restore
@@ -22,9 +22,7 @@ from xref.judge.sweeps import probes
 from xref.judge.verdict import mismatch
 from xref.spec import Tier
 
-__all__ = ["ACCURACY", "Exam"]
-
-ACCURACY = {"forward": "EMB-1", "forward_fp32": "EMB-2"}
+__all__ = ["Exam"]
 
 _POPULATIONS = (769, 1025, 2049, 3073, 4097, 8193, 16385, 65537)
 _JAX_POPULATIONS = (769, 3073, 8193)
@@ -46,8 +44,7 @@ class Exam:
         self.framework = self.candidate.framework
         self.jax = self.framework.NAME == "jax"
         self.id_dtype = "int32" if self.jax else "int64"
-        # Those on which everything is tried; the others get what is quick.
-        self.main = tuple(dtype for dtype in self.dtypes if dtype in ("bfloat16", "float32")) or self.dtypes[:1]
+        self.main = main_dtypes(self.dtypes)
 
     def accuracy(self) -> None:
         """Every call of the sweeps, compared with the exact answer (EMB-1, EMB-2, EMB-3, EMB-5)."""
@@ -67,8 +64,8 @@ class Exam:
             if verb in self.candidate.verbs:
                 yield from ((verb, dtype) for dtype in self.dtypes if verb in contract.verbs_of(dtype))
 
-    def note(self, seen: Observation, check: str | None = None, hints: tuple[str, ...] = ()) -> bool:
-        """Record what came of a probe; return whether it was as it must be.
+    def note(self, seen: Observation, check: str | None = None, hints: tuple[str, ...] = ()) -> None:
+        """Record what came of a probe.
 
         `check`: what it is evidence for; the verb's own accuracy if None.
         """
@@ -77,10 +74,10 @@ class Exam:
         call = f"{self.candidate.name}.{probe}"
         if seen.raised is not None:
             self.findings[check].fail(Finding(f"out: got {seen.raised}, expected a result", call, probe, seen, hints))
-            return False
+            return
         if seen.misformed is not None:
             self.findings["EMB-3"].fail(Finding(seen.misformed, call, probe, seen, hints))
-            return False
+            return
         self.findings["EMB-3"].passed(elements)
         if seen.impure is not None:
             self.findings["EMB-5"].fail(Finding(seen.impure, call, probe, seen), elements)
@@ -90,7 +87,6 @@ class Exam:
             self.findings[check].fail(Finding(str(seen.wrong), call, probe, seen, hints), elements)
         else:
             self.findings[check].passed(elements)
-        return seen.wrong is None and seen.impure is None
 
     # Conditions
 

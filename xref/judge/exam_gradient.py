@@ -16,10 +16,11 @@ from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
 from xref.contracts.inputs import Ids, make_table, words
-from xref.judge.bench import MisformedError, described, formed
+from xref.judge.bench import MisformedError, described, formed, shared_memory, widest
 from xref.judge.bound import exact_of, misses
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
+from xref.judge.conditions import offset, spread, transposed
 from xref.judge.probes import ID_LAYOUTS
 from xref.judge.verdict import mismatch
 from xref.spec import Tier
@@ -62,21 +63,7 @@ class Route:
     result: str
 
 
-def _strided(cotangent: Bits) -> Bits:
-    return np.repeat(cotangent, 2, axis=-1)[..., ::2]
-
-
-def _transposed(cotangent: Bits) -> Bits:
-    return np.array(cotangent.T, order="C").T
-
-
-def _offset(cotangent: Bits) -> Bits:
-    moved = np.empty(cotangent.size + 1, cotangent.dtype)[1:].reshape(cotangent.shape)
-    moved[:] = cotangent
-    return moved
-
-
-_LAYOUTS: dict[str, Callable[[Bits], Bits]] = {"strided": _strided, "transposed": _transposed, "offset": _offset}
+_LAYOUTS: dict[str, Callable[[Bits], Bits]] = {"strided": spread, "transposed": transposed, "offset": offset}
 
 
 class GradientExam:
@@ -103,7 +90,7 @@ class GradientExam:
                 for check in ("EMB-8", "EMB-9", "EMB-11"):
                     self.findings[check].skipped.append(why)
                 continue
-            with self.framework.precision("float64" if "float64" in (route.source, route.result) else route.source):
+            with self.framework.precision(widest(route.source, route.result)):
                 for case, layout, id_dtype in self._cases(route):
                     self._accuracy(route, case, layout, id_dtype)
                 if route.result in ("float32", "bfloat16", "float16", "float64"):
@@ -142,7 +129,7 @@ class GradientExam:
     def _missing(self, route: Route) -> str | None:
         """Return why a route cannot be taken at all, or None."""
         case = GradientCase(source=route.source, result=route.result, values="gaussian", vocab=10, hidden=4, shape=(6,))
-        with self.framework.precision("float64" if "float64" in (route.source, route.result) else route.source):
+        with self.framework.precision(widest(route.source, route.result)):
             ids, cotangent = gradients.build(case)
             try:
                 route.run(*self._put(ids, cotangent, route.source), 10)
@@ -201,7 +188,7 @@ class GradientExam:
         for route in self._routes():
             if route.name != record["route"]:
                 continue
-            with self.framework.precision("float64" if "float64" in (route.source, route.result) else route.source):
+            with self.framework.precision(widest(route.source, route.result)):
                 if "condition" in record:
                     _Invariance(self, route, case, only=record["condition"]).run_all()
                 else:
@@ -232,7 +219,7 @@ class GradientExam:
             self.candidate, self.tier, self.dtypes, {check: Findings() for check in self.findings}, self.accumulate
         )
         evidence = finding.evidence
-        with self.framework.precision("float64" if "float64" in (case.source, case.result) else case.source):
+        with self.framework.precision(widest(case.source, case.result)):
             try:
                 probe._accuracy(evidence["route"], case, evidence["layout"], evidence["id_dtype"])
             except Exception:  # a case that cannot be made is none that fails
@@ -317,10 +304,8 @@ class GradientExam:
             problem = "token_ids: got other values after the backward pass, expected the same"
         elif not np.array_equal(self.framework.bits_of(given[1]), cotangent):
             problem = "cotangent: got other bits after the backward pass, expected the same"
-        else:
-            (first, last), (start, stop) = self.framework.memory_of(out), self.framework.memory_of(given[1])
-            if max(first, start) < min(last, stop):
-                problem = "gradient: got memory of the cotangent, expected its own"
+        elif shared_memory(self.framework, out, {"cotangent": given[1]}):
+            problem = "gradient: got memory of the cotangent, expected its own"
         if problem is not None:
             hint = {"cotangent": "cotangent-rewritten", "token_ids": "ids-rewritten"}.get(problem.partition(":")[0])
             finding = Finding(problem, call, hints=(hint or "output-aliases-input",), evidence=evidence)
@@ -375,8 +360,8 @@ class _Invariance:
             self._compare("repeat", base, lambda: self._dense(flat, elements), ("gradient-order-by-run",))
         self._compare("layout", base, lambda: self._dense(flat[:, None], elements[:, None, :]))
         self._compare("layout", base, lambda: self._dense(flat[None], elements[None]))
-        self._compare("layout", base, lambda: self._bits_of(ID_LAYOUTS["strided"](flat), _strided(elements)))
-        self._compare("layout", base, lambda: self._bits_of(flat.copy(), _transposed(elements)))
+        self._compare("layout", base, lambda: self._bits_of(ID_LAYOUTS["strided"](flat), spread(elements)))
+        self._compare("layout", base, lambda: self._bits_of(flat.copy(), transposed(elements)))
         pad, zero = np.zeros_like(flat), np.zeros_like(elements)
         for ids, cotangent in (
             (np.concatenate([pad[:7], flat]), np.concatenate([zero[:7], elements])),

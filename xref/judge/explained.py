@@ -55,8 +55,7 @@ class Explainer:
             return call, rerun, explain_gradient(finding.evidence, finding.hints)
         if finding.probe not in self._known:
             self._known[finding.probe] = self._probed(finding, finding.probe)
-        call, rerun, faults = self._known[finding.probe]
-        return call, rerun, faults
+        return self._known[finding.probe]
 
     def _probed(self, finding: Finding, probe: Probe) -> tuple[str, str, list[Found]]:
         # What it looks like is read off the whole call: the smallest one has lost most of it.

@@ -13,7 +13,7 @@ from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
 from xref.contracts.inputs import Ids, words
-from xref.judge.bench import BEFORE, EXACT, PLAIN, Subject, formed, judging, record_inputs
+from xref.judge.bench import BEFORE, EXACT, PLAIN, Subject, formed, judging, record_inputs, widest
 from xref.judge.verdict import Ledger, mismatch
 
 __all__ = ["compare_gradients", "examine_gradient", "expect_gradients", "gradient_inputs"]
@@ -63,8 +63,7 @@ def examine_gradient(
     subject: Subject, case: GradientCase, inputs: tuple[Ids, Bits, Bits], ledger: Ledger
 ) -> Bits | None:
     """Run a golden's gradient on a case in all its forms; return the bits of `grad_weight`, or None without any."""
-    wide = "float64" if "float64" in (case.source, case.result) else case.source
-    with subject.framework.precision(wide):
+    with subject.framework.precision(widest(case.source, case.result)):
         return _Gradient(subject, case, inputs, ledger).examine()
 
 

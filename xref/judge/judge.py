@@ -13,9 +13,10 @@ from xref import __version__, errors
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.judge import conduct
+from xref.judge.bench import ACCURACY
 from xref.judge.candidate import Candidate, candidate_of
 from xref.judge.checks import CHECKS, Check, Findings, check_ids
-from xref.judge.exam import ACCURACY, Exam
+from xref.judge.exam import Exam
 from xref.judge.exam_gradient import GradientExam
 from xref.judge.explained import Explainer
 from xref.judge.isolate import CrashedError, limited, prolong

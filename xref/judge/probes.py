@@ -13,9 +13,9 @@ from xref import exact
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, make_ids, make_table
-from xref.judge.bench import MisformedError, described, formed
+from xref.judge.bench import MisformedError, described, formed, shared_memory
 from xref.judge.candidate import Candidate
-from xref.judge.conditions import TABLE_LAYOUTS
+from xref.judge.conditions import TABLE_LAYOUTS, offset, read_only, transposed
 from xref.judge.verdict import Mismatch, mismatch
 
 __all__ = ["ID_LAYOUTS", "SLICES", "Observation", "Probe", "Prober", "answer_of", "ids_of", "table_of"]
@@ -118,26 +118,12 @@ def _strided(ids: Ids) -> Ids:
     return np.repeat(ids.reshape(-1), 2)[::2].reshape(ids.shape) if ids.ndim != 1 else np.repeat(ids, 2)[::2]
 
 
-def _transposed(ids: Ids) -> Ids:
-    return np.array(ids.T, order="C").T  # a copy of one dimension too
-
-
-def _offset(ids: Ids) -> Ids:
-    return np.concatenate([ids.reshape(-1)[:1], ids.reshape(-1)])[1:].reshape(ids.shape)
-
-
-def _read_only(ids: Ids) -> Ids:
-    frozen = ids.copy()
-    frozen.setflags(write=False)
-    return frozen
-
-
 ID_LAYOUTS: dict[str, Callable[[Ids], Ids]] = {
     "dense": lambda ids: ids.copy(),
     "strided": _strided,
-    "transposed": _transposed,
-    "offset by one": _offset,
-    "read-only": _read_only,
+    "transposed": transposed,
+    "offset by one": offset,
+    "read-only": read_only,
 }
 """The same ids in other memory: each takes dense ids and returns an array of new memory."""
 
@@ -214,12 +200,8 @@ class Prober:
             return "weight: got other bits after the call, expected the same"
         if 0 in table[1].shape or ids[1].size == 0:
             return None  # nothing, and so nothing of anybody's
-        first, last = self.framework.memory_of(out)
-        for name, (other, _) in (("token_ids", ids), ("weight", table)):
-            start, stop = self.framework.memory_of(other)
-            if max(first, start) < min(last, stop):
-                return f"out: got memory of {name}, expected its own"
-        return None
+        shared = shared_memory(self.framework, out, {"token_ids": ids[0], "weight": table[0]})
+        return f"out: got memory of {shared[0]}, expected its own" if shared else None
 
     def _table(self, probe: Probe, ids: Ids) -> tuple[Bits, Any]:
         """Return a probe's table as bits and as the candidate gets it: in memory of its own."""

@@ -20,7 +20,19 @@ import numpy as np
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, make_table
-from xref.judge.bench import BEFORE, EXACT, FIRST, PLAIN, Subject, described, formed, judging, record_inputs
+from xref.judge.bench import (
+    ACCURACY,
+    BEFORE,
+    EXACT,
+    FIRST,
+    PLAIN,
+    Subject,
+    described,
+    formed,
+    judging,
+    record_inputs,
+    shared_memory,
+)
 from xref.judge.conditions import CONDITIONS, TABLE_LAYOUTS, Batch, Group, Keys, restore
 from xref.judge.verdict import Ledger, mismatch
 from xref.spec import Case
@@ -41,7 +53,6 @@ LARGE = 1 << 28  # bytes
 
 _REPEATS = 2
 _CONDITION_TOKENS = 1098  # as many as the largest fixed case with conditions has
-_ACCURACY = {"forward": "EMB-1", "forward_fp32": "EMB-2"}
 # What a call may hold beside its output at any size: blocks of a fixed size, ids widened to int64.
 _FIXED_OVERHEAD = 4 << 20
 
@@ -114,7 +125,7 @@ def expect(
     `refusals`: the run includes `examine_bad_ids`; `conditions`: a workload of it has them.
     """
     clauses = [("EMB-3", EXACT), ("EMB-5", BEFORE), ("EMB-6", FIRST)]
-    clauses += [(_ACCURACY[verb], EXACT) for verb in verbs]
+    clauses += [(ACCURACY[verb], EXACT) for verb in verbs]
     clauses += [("EMB-4", EXACT)] if refusals else []
     clauses += [("EMB-7", PLAIN)] if conditions else []
     for subject in subjects:
@@ -122,7 +133,7 @@ def expect(
             ledger.expect(clause, subject.where, against)
     for other in subjects[1:]:
         for verb in verbs:
-            ledger.expect(_ACCURACY[verb], other.where, "/".join(subjects[0].where))
+            ledger.expect(ACCURACY[verb], other.where, "/".join(subjects[0].where))
 
 
 def examine(subject: Subject, work: Workload, ledger: Ledger) -> dict[str, Bits]:
@@ -194,7 +205,7 @@ class _Bench:
     def accuracy(self, ids: Any, table: Any) -> Bits | None:
         """Form, bits against the exact answer, aliasing, the same bits again; None where nothing can be compared."""
         got = None
-        with self._judging(_ACCURACY[self.verb], EXACT):
+        with self._judging(ACCURACY[self.verb], EXACT):
             out = self.run(ids, table)
             with self._judging("EMB-3", EXACT):
                 # A copy: an operator that hands out the same buffer again would else be compared with itself.
@@ -202,9 +213,9 @@ class _Bench:
             if got is None:
                 return None
             self._record("EMB-3", EXACT, got.size, None)
-            self._record(_ACCURACY[self.verb], EXACT, got.size, mismatch(got, self.expected, self.format))
+            self._record(ACCURACY[self.verb], EXACT, got.size, mismatch(got, self.expected, self.format))
             with self._judging("EMB-5", BEFORE):
-                shared = [name for name, other in (("token_ids", ids), ("weight", table)) if self._overlap(out, other)]
+                shared = shared_memory(self.framework, out, {"token_ids": ids, "weight": table})
                 problem = f"out: got memory of {' and '.join(shared)}, expected its own" if shared else None
                 self._record("EMB-5", BEFORE, got.size, problem)
             for _ in range(_REPEATS):
@@ -212,10 +223,6 @@ class _Bench:
                     again = self._bits(self.run(ids, table), got.shape)
                     self._record("EMB-6", FIRST, got.size, mismatch(again, got, self.format))
         return got
-
-    def _overlap(self, out: Any, other: Any) -> bool:
-        (start, stop), (first, last) = self.framework.memory_of(out), self.framework.memory_of(other)
-        return max(start, first) < min(stop, last)
 
     def memory(self, ids: Any, table: Any) -> None:
         """Peak extra memory of a call, where the table is so large that a copy of it could not hide."""
@@ -316,7 +323,7 @@ def compare_subjects(
     for verb in sorted(expected.keys() & got.keys()):
         problem = mismatch(got[verb], expected[verb], FORMATS[contract.result_dtype(verb, work.dtype)])
         ledger.record(
-            _ACCURACY[verb],
+            ACCURACY[verb],
             other.where,
             "/".join(one.where),
             elements=got[verb].size,
