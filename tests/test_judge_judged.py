@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from mutants.embedding_right import checked
 
-from xref.judge import conduct, exam, exam_gradient, probes
+from xref.judge import conduct, exam, exam_gradient, gradient_conditions, probes
 from xref.judge.bound import Misses
 from xref.judge.judge import judge
 from xref.judge.verdict import Outcome
@@ -257,7 +257,7 @@ BROKEN = [
      lambda patch: patch.setattr(exam_gradient.gradients, "build", all_ones(exam_gradient.gradients.build))),
     ("other rows not looked at", Dirty, lambda patch: patch.setattr(exam_gradient.GradientExam, "_untouched", never)),
     ("bound not applied to specials", DropsNaN, lambda patch: patch.setattr(exam_gradient, "misses", no_misses)),
-    ("gradients not compared", Drifts, lambda patch: patch.setattr(exam_gradient, "mismatch", never)),
+    ("gradients not compared", Drifts, lambda patch: patch.setattr(gradient_conditions, "mismatch", never)),
 ]  # fmt: skip
 
 
@@ -285,7 +285,7 @@ def test_sweeps_that_yield_nothing_are_an_error(monkeypatch):
 
 
 def test_gradient_cases_that_yield_nothing_are_an_error(monkeypatch):
-    monkeypatch.setattr(exam_gradient.GradientExam, "_cases", lambda self, route: iter(()))
+    monkeypatch.setattr(exam_gradient, "gradient_probes", lambda *args: iter(()))
     report = run(Right, **only_part("gradient"))
     assert not report.ok
     assert {"EMB-8", "EMB-9", "EMB-11"} <= errors_of(report)

@@ -1,0 +1,94 @@
+"""Which gradients a candidate is asked for: values, sizes, duplicates, shapes and layouts, each along its own axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from xref.bits import Bits
+from xref.contracts.embedding_gradient import GradientCase
+from xref.judge.conditions import offset, spread, transposed
+from xref.spec import Tier
+
+__all__ = ["COTANGENT_LAYOUTS", "SPECIALS", "gradient_probes"]
+
+_VALUES = ("equal", "fractions", "gaussian", "wide", "cancelling", "subnormal", "ties")
+SPECIALS = ("edge", "negative-zero", "specials")
+_BATCHES = (
+    1, 2, 3, 5, 8, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257, 384, 511, 513, 767, 768, 769, 1000,
+    1023, 1024, 1025, 1537, 2047, 2048, 2049, 3071, 3072, 3073, 4095, 4096, 4097, 5000, 8191, 8193, 16385,
+)  # fmt: skip
+_DUPLICATES = (
+    2, 3, 4, 7, 8, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 300, 511, 512, 513, 1000, 1023,
+    1024, 1025, 2047, 2049, 4095, 4096, 4097, 10000,
+)  # fmt: skip
+_WIDTHS = (
+    1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 100, 127, 128, 129, 255, 256, 257, 511, 513, 768,
+    1000, 1023, 1024, 1025, 1185, 2048, 4096, 4097,
+)  # fmt: skip
+_VOCABULARIES = (
+    1, 2, 3, 5, 8, 31, 32, 33, 64, 65, 100, 127, 129, 255, 256, 257, 300, 1000, 1025, 5000, 32000, 32769, 65537,
+    131073, 151936,
+)  # fmt: skip
+_ID_FAMILIES = ("distinct", "zipf", "hot", "ends", "sorted", "reversed", "equal", "every")
+_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "uint64")
+
+
+def _expanded(cotangent: Bits) -> Bits:
+    """Return the first token's cotangent for all tokens, in its memory alone: as the gradient of a sum has it."""
+    first = cotangent.reshape(-1, cotangent.shape[-1])[0].copy()
+    strides = (*(0,) * (cotangent.ndim - 1), first.itemsize)
+    return np.lib.stride_tricks.as_strided(first, cotangent.shape, strides)
+
+
+COTANGENT_LAYOUTS: dict[str, Callable[[Bits], Bits]] = {
+    "strided": spread,
+    "transposed": transposed,
+    "offset": offset,
+    "expanded": _expanded,
+}
+"""How a cotangent may lie in memory: each takes a dense one and returns a view of new memory."""
+
+
+def gradient_probes(source: str, result: str, framework: str, tier: Tier) -> Iterator[tuple[GradientCase, str, str]]:
+    """Yield the cases that a gradient is tried with, the layout of their cotangents and the dtype of their ids.
+
+    source, result: dtypes of the cotangents and of the gradient.
+    """
+    jax = framework == "jax"
+
+    def case(**fields: Any) -> GradientCase:
+        return GradientCase(source=source, result=result, **{"values": "gaussian", **fields})
+
+    ids = "int64" if not jax or source == "float64" else "int32"
+    yield from ((case(values=values, vocab=100, hidden=8), "dense", ids) for values in (*_VALUES, *SPECIALS))
+    yield case(values="equal", vocab=5, hidden=1, ids="equal", shape=(1000,)), "dense", ids
+    yield case(values="fractions", vocab=5, hidden=2, ids="equal", shape=(4097,)), "dense", ids
+    yield case(values="cancelling", vocab=31, hidden=33, shape=(3, 2, 11)), "dense", ids
+    yield case(vocab=5, hidden=3, ids="equal", shape=()), "dense", ids
+    yield case(vocab=5, hidden=3, ids="equal", shape=(0,)), "dense", ids
+    main = result in ("float32", "bfloat16")
+    smoke = tier is Tier.SMOKE
+    coarse = 8 if smoke else (5 if main else 12) if jax else (1 if main else 4)
+    for tokens in _BATCHES[2::coarse]:
+        yield case(vocab=31, hidden=2, shape=(tokens,)), "dense", ids
+    for count in _DUPLICATES[coarse - 1 :: coarse]:
+        yield case(values="fractions", vocab=3, hidden=1, ids="equal", shape=(count,)), "dense", ids
+    for hidden in _WIDTHS[coarse - 1 :: coarse]:
+        yield case(vocab=31, hidden=hidden, shape=(9 if hidden > 500 else 33,)), "dense", ids
+    for vocab in _VOCABULARIES[coarse - 1 :: coarse]:
+        yield case(vocab=vocab, hidden=3, ids="zipf_ends", shape=(33,)), "dense", ids
+    if jax or smoke:
+        return
+    for family in _ID_FAMILIES:
+        yield case(vocab=40, hidden=8, ids=family, shape=(37,)), "dense", ids
+    shapes: tuple[tuple[int, ...], ...] = ((2, 4), (1, 33), (33, 1), (5, 7, 2))
+    for shape in shapes:
+        yield case(vocab=40, hidden=8, shape=shape), "dense", ids
+    for layout in COTANGENT_LAYOUTS:
+        for shape in shapes[:3]:
+            yield case(values="cancelling", vocab=40, hidden=8, shape=shape), layout, ids
+    for id_dtype in _INTEGERS:
+        yield case(vocab=100, hidden=8, shape=(65,)), "dense", id_dtype
