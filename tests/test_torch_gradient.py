@@ -391,24 +391,24 @@ def test_blocks_do_not_matter(source, monkeypatch):
 
 def test_blocks_cover_every_segment_and_column_once():
     segments = _segments.by_row(
-        _segments.sorted_ids(torch.tensor([3, 1, 1, 7, 3, 3, 9, 2, 2, 2, 2, 2])), 9, padding_idx=None
+        _segments.sorted_ids(torch.tensor([3, 1, 1, 7, 3, 3, 9, 2, 2, 2, 2, 2]), 9), 9, padding_idx=None
     )
     assert segments.out_of_range
-    assert not _segments.by_row(_segments.sorted_ids(torch.tensor([1, 0])), 2, padding_idx=0).out_of_range
-    assert segments.rows.tolist() == [1, 2, 3, 7]
-    assert segments.counts.tolist() == [2, 5, 3, 1]
-    assert [sorted(part) for part in np.split(segments.positions.numpy(), [2, 7, 10])] == [
-        *([1, 2], [7, 8, 9, 10, 11]),
-        *([0, 4, 5], [3]),
+    assert not _segments.by_row(_segments.sorted_ids(torch.tensor([1, 0]), 2), 2, padding_idx=0).out_of_range
+    assert segments.rows.tolist() == [7, 1, 2, 3]
+    assert segments.counts.tolist() == [1, 2, 5, 3]
+    assert [sorted(part) for part in np.split(segments.positions.numpy(), [1, 3, 8])] == [
+        *([3], [1, 2]),
+        *([7, 8, 9, 10, 11], [0, 4, 5]),
     ]
-    assert segments.segment_of.tolist() == [0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 3]
+    assert segments.segment_of.tolist() == [0, 1, 1, 2, 2, 2, 2, 2, 3, 3, 3]
     covered = np.zeros((4, 50), dtype=int)
     blocks = list(_segments.blocks(segments, 50))
     for block in blocks:
         covered[block.segments, block.columns] += 1
     assert (covered == 1).all()
     cut = [(block.segments, block.longest, block.size) for block in blocks]
-    assert cut == [(slice(0, 3), 5, 3), (slice(3, 4), 1, 1)]
+    assert cut == [(slice(0, 1), 1, 1), (slice(1, 4), 5, 3)]
 
 
 @pytest.fixture

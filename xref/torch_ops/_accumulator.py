@@ -86,7 +86,7 @@ class GradAccumulator:
             raise errors.bad_value("cotangent", f"device {cotangent.device}", f"the sums', {device}", call)
         _arguments.check_storage(token_ids, "token_ids", call)
         _arguments.check_storage(cotangent, "cotangent", call)
-        segments = by_row(sorted_ids(token_ids), self.vocab_size, self.padding_idx)
+        segments = by_row(sorted_ids(token_ids, self.vocab_size), self.vocab_size, self.padding_idx)
         if self.validate and segments.out_of_range:
             _arguments.check_range(token_ids, self.vocab_size, call)
         bits = flat_bits(cotangent)

@@ -33,7 +33,7 @@ import torch
 
 from xref.bits import FloatFormat
 
-__all__ = ["Bin", "Sums", "segment_sums", "widened"]
+__all__ = ["Bin", "Sums", "measured", "segment_sums", "widened"]
 
 # A float64 block is summed as it is while its elements are multiples of 2**-1000 and below 2**900: with up to 2**36
 # tokens, and the 52 bits that c lies above its unit, all stays normal and finite. Otherwise 600 moves each half well
@@ -66,10 +66,19 @@ class Sums(NamedTuple):
     bottom: int | None
 
 
-def segment_sums(bits: torch.Tensor, segment_of: torch.Tensor, segments: int, longest: int, fmt: FloatFormat) -> Sums:
+def segment_sums(
+    bits: torch.Tensor,
+    segment_of: torch.Tensor,
+    segments: int,
+    longest: int,
+    fmt: FloatFormat,
+    *,
+    within: tuple[int, int] | None = None,
+) -> Sums:
     """Return the exact sum of every segment of a block, column by column: no element is rounded.
 
-    Waits for the device once, and a few times more for zeros, specials and float64 at the ends of its range.
+    Waits for the device once unless `within` is given, and a few times more for zeros, specials and float64 at the ends
+    of its range.
 
     Args:
         bits: `[T, C]`, contiguous, the elements of `fmt` in the integer dtype of its width; not empty; kept.
@@ -77,6 +86,7 @@ def segment_sums(bits: torch.Tensor, segment_of: torch.Tensor, segments: int, lo
         segments: R, how many there are; each has at least one row.
         longest: the number of rows of the longest segment, at most 2**36.
         fmt: any format of the contract.
+        within: what `measured` finds of these elements and perhaps others; None if that is not known.
     """
 
     def total(part: torch.Tensor) -> torch.Tensor:
@@ -86,14 +96,14 @@ def segment_sums(bits: torch.Tensor, segment_of: torch.Tensor, segments: int, lo
             return part
         return part.new_zeros(segments, part.shape[1]).index_add_(0, segment_of, part)
 
-    smallest, largest = _magnitudes(bits, fmt)
+    smallest, largest = within or measured(bits, fmt)()
     special = None
     if largest > fmt.largest_finite:
         # inf + inf, inf - inf and NaN + x come out right in any order, once they are among themselves.
         is_special = (bits & (fmt.sign - 1)) > fmt.largest_finite
         special = total(widened(bits.masked_fill(~is_special, 0), fmt))
         bits = bits.masked_fill(is_special, 0)
-        smallest, largest = _magnitudes(bits, fmt)
+        smallest, largest = measured(bits, fmt)()
     if largest == 0:
         zeros = torch.zeros((segments, bits.shape[1]), dtype=torch.float64, device=bits.device)
         return Sums([Bin(zeros, 0, 0)], special, None, None)
@@ -122,14 +132,28 @@ def widened(bits: torch.Tensor, fmt: FloatFormat, *, scale: int = 0, subnormals:
     return values
 
 
-def _magnitudes(bits: torch.Tensor, fmt: FloatFormat) -> tuple[int, int]:
-    """Return the smallest magnitude that is not zero and the largest, as bits; if all are zero, both are 0."""
+def measured(bits: torch.Tensor, fmt: FloatFormat) -> Callable[[], tuple[int, int]]:
+    """Begin to look for the smallest magnitude that is not zero and the largest; the call returned gives their bits.
+
+    If all are zero, both are 0. On a GPU that call waits for this search alone, and for nothing launched after it.
+    """
     mask = fmt.sign - 1
     magnitude = bits & mask
     largest = magnitude.amax()
     smallest = magnitude.sub_(1).bitwise_and_(mask).amin()  # one less, a zero wraps to the largest of all
-    low, high = torch.stack((smallest, largest)).tolist()
-    return (low + 1, high) if high else (0, 0)
+    pair = torch.stack((smallest, largest)).to("cpu", non_blocking=True)
+    found = None
+    if bits.is_cuda:
+        found = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        found.record(torch.cuda.current_stream(bits.device))
+
+    def read() -> tuple[int, int]:
+        if found is not None:
+            found.synchronize()
+        low, high = pair.tolist()
+        return (low + 1, high) if high else (0, 0)
+
+    return read
 
 
 def _top(magnitude: int, fmt: FloatFormat) -> int:
@@ -153,7 +177,7 @@ def _halves(
     is_large = (bits & (fmt.sign - 1)) >= one
     for others, scale in ((~is_large, -_SCALE), (is_large, _SCALE)):
         part = bits.masked_fill(others, 0)
-        low, high = _magnitudes(part, fmt)
+        low, high = measured(part, fmt)()
         if high:
             yield part, low, high, scale
 

@@ -12,7 +12,7 @@ accumulator, are integers in between (`_digits`).
 `grad_weight` is one operator to autograd and to `torch.func`, `vmap` included.
 
 Not promised: second derivatives, which raise; more than 2**36 tokens in one call, which raise too; and, on a GPU, that
-nothing waits: the ids and the exponents of every block are read back.
+nothing waits: the ids and the elements' exponents are read back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from xref import errors
 from xref.bits import FloatFormat
 from xref.torch_ops import _arguments, _digits
 from xref.torch_ops._accumulator import GradAccumulator
-from xref.torch_ops._bins import segment_sums, widened
+from xref.torch_ops._bins import measured, segment_sums, widened
 from xref.torch_ops._rounding import copied, encode
 from xref.torch_ops._segments import Segments, blocks, by_row, flat_bits, sorted_ids
 from xref.torch_ops._widen import integer_dtype
@@ -124,12 +124,12 @@ class _GradRows(torch.autograd.Function):
         padding_idx: int | None,
         call: str | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        segments = by_row(sorted_ids(token_ids), vocab_size, padding_idx)
+        segments = by_row(sorted_ids(token_ids, vocab_size), vocab_size, padding_idx)
         if call is not None and segments.out_of_range:
             _arguments.check_range(token_ids, vocab_size, call)
         row_ids = segments.rows.sort().values
         out = cotangent.new_empty((row_ids.numel(), cotangent.shape[-1]), dtype=integer_dtype(target))
-        _write(out, torch.searchsorted(row_ids, segments.rows), segments, cotangent, source, target)
+        _write(out, torch.searchsorted(row_ids, segments.rows), segments, flat_bits(cotangent), source, target)
         return row_ids, out.view(getattr(torch, target.name))
 
     @staticmethod
@@ -162,13 +162,16 @@ class _GradWeight(torch.autograd.Function):
         padding_idx: int | None,
         call: str | None,
     ) -> torch.Tensor:
-        ids = sorted_ids(token_ids)
-        # A GPU writes the zeros while the host plans.
-        out = cotangent.new_zeros((vocab_size, cotangent.shape[-1]), dtype=integer_dtype(target))
+        bits = flat_bits(cotangent)
+        ids = sorted_ids(token_ids, vocab_size)
+        # While the host plans, a GPU reads all elements and writes the zeros. After that the host waits no more, except
+        # for specials and for elements near the ends of float64's range.
+        extent = measured(bits, source) if bits.is_cuda and bits.numel() else None
+        out = bits.new_zeros((vocab_size, bits.shape[1]), dtype=integer_dtype(target))
         segments = by_row(ids, vocab_size, padding_idx)
         if call is not None and segments.out_of_range:
             _arguments.check_range(token_ids, vocab_size, call)
-        _write(out, segments.rows, segments, cotangent, source, target)
+        _write(out, segments.rows, segments, bits, source, target, within=extent and extent())
         return out.view(getattr(torch, target.name))
 
     @staticmethod
@@ -211,16 +214,21 @@ def _write(
     out: torch.Tensor,
     slots: torch.Tensor,
     segments: Segments,
-    cotangent: torch.Tensor,
+    bits: torch.Tensor,
     source: FloatFormat,
     target: FloatFormat,
+    *,
+    within: tuple[int, int] | None = None,
 ) -> None:
-    """Write the rounded sum of every segment into row `slots[segment]` of `out`, `[*, H]` in the target's integers."""
-    bits = flat_bits(cotangent)
+    """Write the rounded sum of every segment into row `slots[segment]` of `out`, `[*, H]` in the target's integers.
+
+    `within` is what `measured` finds of all the elements, whose `bits` are `[T, H]`; None if that is not known.
+    """
     for block in blocks(segments, bits.shape[1], copy_bytes=bits.element_size() if source == target else None):
         elements = bits[:, block.columns].index_select(0, segments.positions[block.tokens])
         if block.longest > 1:
-            sums = segment_sums(elements, segments.within(block), block.size, block.longest, source)
+            segment_of = segments.within(block)
+            sums = segment_sums(elements, segment_of, block.size, block.longest, source, within=within)
             codes = _digits.rounded_sums(sums, target)
         elif source == target:
             codes = copied(elements, source)

@@ -62,12 +62,12 @@ def collapse(bins: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor |
 
 
 def encode_pair(hi: torch.Tensor, lo: torch.Tensor | None, target: FloatFormat, *, scale: int = 0) -> torch.Tensor:
-    """Return the bits of `(hi + lo) * 2**scale` rounded once to `target`; the pair comes from `collapse`."""
+    """Return the bits of `(hi + lo) * 2**scale` rounded once to `target`; the pair is finite, from `collapse`."""
     rounded = hi if lo is None or target == _DOUBLE else to_odd(hi, lo)
-    return encode(rounded, target, scale=scale)
+    return encode(rounded, target, scale=scale, has_nan=False)
 
 
-def encode(values: torch.Tensor, target: FloatFormat, *, scale: int = 0) -> torch.Tensor:
+def encode(values: torch.Tensor, target: FloatFormat, *, scale: int = 0, has_nan: bool = True) -> torch.Tensor:
     """Return the bits of float64 values times `2**scale`, rounded once to `target` (clause EMB-11 for specials).
 
     An element's unit, the weight of its last mantissa bit in the target, follows from its exponent or, if that is too
@@ -81,6 +81,7 @@ def encode(values: torch.Tensor, target: FloatFormat, *, scale: int = 0) -> torc
             its sign and in float8_e4m3fn, which has none, the NaN.
         scale: a power of two that multiplies the values. With a positive one and float64 as the target, what comes of
             values below 2**-971 means nothing: their units are too small for float64.
+        has_nan: whether there may be a NaN among the values.
 
     Returns:
         The shape of `values`, in the integer dtype of the target's width.
@@ -98,7 +99,9 @@ def encode(values: torch.Tensor, target: FloatFormat, *, scale: int = 0) -> torc
     if not target.has_inf:
         negative &= codes <= target.largest_finite
     codes.add_(negative, alpha=-target.sign)  # sets the sign bit, in two's complement
-    return codes.masked_fill_(values.isnan(), target.nan).to(integer_dtype(target))
+    if has_nan:
+        codes.masked_fill_(values.isnan(), target.nan)
+    return codes.to(integer_dtype(target))
 
 
 def _overflow(target: FloatFormat, scale: int) -> float:
