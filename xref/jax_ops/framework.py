@@ -186,6 +186,7 @@ def gradient(call: Call, ids: Any, table: Any, cotangent: Any) -> Any:
     return jax.vjp(lambda leaf: call(ids, leaf), table)[1](cotangent)[0]
 
 
+@functools.cache
 def flushes_subnormals(device: str) -> bool:
     """Return whether JAX takes subnormal float32 sums for zero on this device: tried, not assumed."""
     tiny = put(np.full((2, 1), 71362, np.uint32), "float32", device)  # 1e-40
