@@ -518,11 +518,20 @@ def jax_slices(token_ids, weight):
     return jax_differentiable(_sliced, token_ids, weight)
 
 
+def _in_the_loop(ids, weight):
+    """The same, such that XLA cannot move what is made of the table out of a loop: there it would be a copy of it."""
+    return lax.optimization_barrier((ids, weight))
+
+
 def _looped(ids, weight):
     if not ids.size:
         return jax_taken(ids, weight)
-    elements = jax_ints(weight)
-    rows = lax.map(lambda row: lax.dynamic_index_in_dim(elements, row, keepdims=False), ids.reshape(-1))
+
+    def row_of(row):
+        row, table = _in_the_loop(row, weight)
+        return lax.dynamic_index_in_dim(jax_ints(table), row, keepdims=False)
+
+    rows = lax.map(row_of, ids.reshape(-1))
     return lax.bitcast_convert_type(rows, weight.dtype).reshape(*ids.shape, weight.shape[1])
 
 
@@ -551,7 +560,8 @@ def _chunked(ids, weight):
     if not ids.size:
         return jax_taken(ids, weight)
     chunks = jnp.pad(ids.reshape(-1), (0, -ids.size % 7)).reshape(-1, 7)
-    rows = lax.map(lambda chunk: jax_ints(jax_taken(chunk, weight)), chunks).reshape(chunks.size, weight.shape[1])
+    rows = lax.map(lambda chunk: jax_ints(jax_taken(*_in_the_loop(chunk, weight))), chunks)
+    rows = rows.reshape(chunks.size, weight.shape[1])
     return lax.bitcast_convert_type(rows[: ids.size], weight.dtype).reshape(*ids.shape, weight.shape[1])
 
 

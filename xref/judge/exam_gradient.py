@@ -46,14 +46,21 @@ class GradientExam:
     def run(self) -> None:
         """Everything there is to the gradient; what the candidate lacks of one is said."""
         for route in routes_of(self.candidate, self.dtypes):
+            if route.traced and self.tier is Tier.SMOKE:
+                continue
             why = route.missing()
             if why is not None:
                 for check in ("EMB-8", "EMB-9", "EMB-11"):
                     self.findings[check].skipped.append(why)
                 continue
             with self.framework.precision(widest(route.source, route.result)):
-                for probe in gradient_probes(route.source, route.result, self.framework.NAME, self.tier):
+                probes = gradient_probes(
+                    route.source, route.result, self.framework.NAME, self.tier, traced=route.traced
+                )
+                for probe in probes:
                     self._accuracy(route, *probe)
+                if route.traced:
+                    continue
                 conditioned = main_dtypes(self.dtypes) if self.jax else ("float32", "bfloat16", "float16", "float64")
                 if self.jax and self.tier is Tier.SMOKE and route.source != route.result:
                     continue

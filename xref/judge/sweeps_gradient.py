@@ -54,15 +54,18 @@ COTANGENT_LAYOUTS: dict[str, Callable[[Bits], Bits]] = {
 """How a cotangent may lie in memory: each takes a dense one and returns a view of new memory."""
 
 
-def gradient_probes(source: str, result: str, framework: str, tier: Tier) -> Iterator[tuple[GradientCase, str, str]]:
+def gradient_probes(
+    source: str, result: str, framework: str, tier: Tier, *, traced: bool = False
+) -> Iterator[tuple[GradientCase, str, str]]:
     """Yield the cases that a gradient is tried with, the layout of their cotangents and the dtype of their ids.
 
-    source, result: dtypes of the cotangents and of the gradient.
+    source, result: dtypes of the cotangents and of the gradient. traced: only what shares one program.
     """
     ids = "int64" if framework == "torch" or source == "float64" else "int32"
     make = functools.partial(GradientCase, source=source, result=result, values="gaussian")
     of = _of_jax if framework == "jax" else _of_torch
-    yield from of(make, ids, main=result in ("float32", "bfloat16"), smoke=tier is Tier.SMOKE)
+    main = result in ("float32", "bfloat16") and not traced
+    yield from of(make, ids, main=main, smoke=traced or tier is Tier.SMOKE)
 
 
 def _of_torch(case: Make, ids: str, *, main: bool, smoke: bool) -> Iterator[tuple[GradientCase, str, str]]:
