@@ -570,16 +570,22 @@ def jax_chunks_of_seven(token_ids, weight):
     return jax_differentiable(_chunked, token_ids, weight)
 
 
+def _counted(ids, vocab_size):
+    """The ids in one dimension, `vocab_size` for those that name no row: traced ones could not be refused."""
+    flat = ids.reshape(-1)
+    return jnp.where((flat < 0) | (flat >= vocab_size), vocab_size, flat)
+
+
 def _on_the_host(ids, cotangent, vocab_size, dtype):
     def add(ids, values):
-        sums = np.zeros((vocab_size, values.shape[1]), values.dtype)
+        sums = np.zeros((vocab_size + 1, values.shape[1]), values.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             np.add.at(sums, np.asarray(ids), np.asarray(values))
-        return sums
+        return sums[:-1]
 
     values = jax_values(ids, cotangent)
     like = jax.ShapeDtypeStruct((vocab_size, values.shape[1]), values.dtype)
-    return jax_rounded(jax.pure_callback(add, like, ids.reshape(-1), values), dtype)
+    return jax_rounded(jax.pure_callback(add, like, _counted(ids, vocab_size), values), dtype)
 
 
 @jax_right()
@@ -588,11 +594,11 @@ def jax_summed_on_the_host(token_ids, weight):
 
 
 def _in_sorted_order(ids, cotangent, vocab_size, dtype):
-    flat = ids.reshape(-1)
+    flat = _counted(ids, vocab_size)
     order = jnp.argsort(flat, stable=True)
     values = jax_values(ids, cotangent)[order]
     sums = jnp.zeros((vocab_size, values.shape[1]), values.dtype)
-    sums = sums.at[flat[order]].add(values, indices_are_sorted=True, mode="promise_in_bounds")
+    sums = sums.at[flat[order]].add(values, indices_are_sorted=True, mode="drop")
     return jax_rounded(sums, dtype)
 
 
@@ -606,8 +612,9 @@ def _token_after_token(ids, cotangent, vocab_size, dtype):
     sums = jnp.zeros((vocab_size, values.shape[1]), values.dtype)
     if not ids.size:
         return sums.astype(dtype)
-    flat = ids.reshape(-1)
-    return lax.fori_loop(0, ids.size, lambda n, sums: sums.at[flat[n]].add(values[n]), sums).astype(dtype)
+    flat = _counted(ids, vocab_size)
+    add = lambda n, sums: sums.at[flat[n]].add(values[n], mode="drop")  # noqa: E731
+    return lax.fori_loop(0, ids.size, add, sums).astype(dtype)
 
 
 @jax_right()
