@@ -21,7 +21,7 @@ _SECONDS = 12.0  # for all checks of a candidate together, beside the first find
 
 
 class Explainer:
-    """Looks into failures, for as long as there is time; the same probe that failed in the same way is looked into once."""
+    """Looks into failures, for as long as there is time; a probe is looked into once for each way it failed."""
 
     def __init__(self, prober: Prober, gradient: GradientExam) -> None:
         self.prober, self.gradient = prober, gradient
