@@ -320,7 +320,9 @@ class CachedOnce:
 
 def memory_of(kernel):
     found = Findings()
-    conduct.examine_memory(candidate_of(kernel, framework="torch", device="cpu", name="it"), ("bfloat16",), found)
+    conduct.examine_memory(
+        candidate_of(kernel, framework="torch", device="cpu", name="it"), Tier.SMOKE, ("bfloat16",), found
+    )
     return found
 
 

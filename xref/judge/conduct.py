@@ -16,6 +16,7 @@ from xref.contracts.inputs import Ids, make_table
 from xref.judge.bench import described, main_dtypes
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
+from xref.judge.conditions import transposed
 from xref.judge.isolate import CrashedError, limited, run_in_child
 from xref.spec import Tier
 
@@ -260,30 +261,40 @@ def _traced(candidate: Candidate, verb: str, call: Callable[[Any, Any], Any], fi
         findings.passed(values.size)
 
 
-def examine_memory(candidate: Candidate, dtypes: tuple[str, ...], findings: Findings) -> None:
+def examine_memory(candidate: Candidate, tier: Tier, dtypes: tuple[str, ...], findings: Findings) -> None:
     """Measure the peak extra memory of a call whose table is so large that a copy of it cannot hide (EMB-12)."""
-    for dtype in main_dtypes(dtypes):
+    main = main_dtypes(dtypes)
+    # JAX compiles a program for each.
+    thorough = tier is not Tier.SMOKE and candidate.framework.NAME != "jax"
+    for dtype in dtypes if thorough else main:
         for verb in candidate.verbs:
             if verb in contract.verbs_of(dtype):
-                _measured(candidate, verb, dtype, findings)
+                for table in ("dense", "transposed", "requires_grad") if thorough and dtype in main else ("dense",):
+                    _measured(candidate, verb, dtype, table, findings)
 
 
-def _measured(candidate: Candidate, verb: str, dtype: str, findings: Findings) -> None:
+def _measured(candidate: Candidate, verb: str, dtype: str, how: str, findings: Findings) -> None:
+    """Measure one call; `how` the table is: `dense`, `transposed` in memory, or one that `requires_grad`."""
     framework = candidate.framework
     ids = np.arange(0, 151936, 2374, dtype=np.int32 if framework.NAME == "jax" else np.int64)
     hidden = 1024 // FORMATS[dtype].width
     table = make_table("hashed", 151936, hidden, FORMATS[dtype])
-    where = f"{candidate.name}.{verb}, {dtype} table of 151936 x {hidden}, {ids.size} ids"
+    lies = "" if how == "dense" else f" {how}"
+    where = f"{candidate.name}.{verb}, {dtype} table of 151936 x {hidden}{lies}, {ids.size} ids"
     output = ids.size * hidden * FORMATS[contract.result_dtype(verb, dtype)].width // 8
     limit = int(1.2 * output) + _FIXED_OVERHEAD
     with framework.precision(dtype):
-        given, laid = framework.put(ids, None, candidate.device), framework.put(table, dtype, candidate.device)
+        place = transposed if how == "transposed" else np.copy
+        given, laid = framework.put(ids, None, candidate.device), framework.put(place(table), dtype, candidate.device)
         # The first call, which warms up, gets another table: what is kept of one must not make the next look free.
-        tables = itertools.chain([framework.put(table.copy(), dtype, candidate.device)], itertools.repeat(laid))
+        tables = itertools.chain([framework.put(place(table), dtype, candidate.device)], itertools.repeat(laid))
         warmed = framework.NAME == "torch"
+        run = candidate.verbs[verb]
+        if how == "requires_grad":
+            run = framework.gradient_modes()[how](run)
 
         def call(ids: Any, table: Any) -> Any:
-            return candidate.verbs[verb](ids, next(tables) if warmed else table)
+            return run(ids, next(tables) if warmed else table)
 
         try:
             peak = framework.peak_extra_bytes(call, given, laid)

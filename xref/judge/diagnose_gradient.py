@@ -14,7 +14,8 @@ from xref import exact
 from xref.bits import FORMATS, Bits, FloatFormat
 from xref.contracts import embedding_gradient as gradients
 from xref.judge.bound import Exact
-from xref.judge.diagnose import Found, ranked
+from xref.judge.diagnose import ranked
+from xref.judge.diagnose_content import Found
 
 __all__ = ["explain_gradient"]
 

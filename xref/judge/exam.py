@@ -76,7 +76,7 @@ class Exam:
             self.findings[check].fail(Finding(f"out: got {seen.raised}, expected a result", call, probe, seen, hints))
             return
         if seen.misformed is not None:
-            self.findings["EMB-3"].fail(Finding(seen.misformed, call, probe, seen, hints))
+            self.findings["EMB-3"].fail(Finding(str(seen.misformed), call, probe, seen, hints))
             return
         self.findings["EMB-3"].passed(elements)
         if seen.impure is not None:
@@ -147,7 +147,7 @@ class Exam:
             self.note(seen)
         elif seen.got is None:
             findings.fail(
-                Finding(seen.raised or seen.misformed or "", where, seen.probe, seen, ("call-count-dependent",))
+                Finding(seen.raised or str(seen.misformed), where, seen.probe, seen, ("call-count-dependent",))
             )
         else:
             fmt = FORMATS[contract.result_dtype(seen.probe.verb, seen.probe.dtype)]
@@ -228,6 +228,7 @@ _HINTS = {
     "decode": ("other-path-by-batch-size",),
     "permuted": ("position-dependent", "neighbour-dependent"),
     "gradient": ("gradient-mode-dependent",),
+    "settings": ("setting-dependent",),
 }
 
 
@@ -261,28 +262,34 @@ class _Conditions:
         if not self.framework.gradient_modes():
             self.exam.findings["EMB-7/gradient"].skipped.append(f"{self.framework.NAME} has no such switch")
         for name, mode in self.framework.gradient_modes().items():
-            self._compare("gradient", [Batch(self.flat.copy(), self.keys)], mode(run), where=name)
+            self._compare("gradient", [Batch(self.flat.copy(), self.keys)], mode(run), mode=name)
+        if not self.framework.surroundings():
+            self.exam.findings["EMB-7/settings"].skipped.append(f"{self.framework.NAME} has no such setting")
+        for name, mode in self.framework.surroundings().items():
+            self._compare("settings", [Batch(self.flat.copy(), self.keys)], mode(run), mode=name)
         if self.base.dtype in self.exam.main and self.exam.tier is not Tier.SMOKE:  # seconds each
             for name, mode in self.framework.modes().items():
                 self._optional(name, mode(run))
 
-    def _compare(self, name: str, group: Group, run: Callable[[Any, Any], Any], *, where: str = "") -> None:
+    def _compare(self, name: str, group: Group, run: Callable[[Any, Any], Any], *, mode: str = "plain") -> None:
         findings = self.exam.findings[f"EMB-7/{name}"]
-        call = f"{self.exam.candidate.name}.{self.base}, condition {name}{where and f', {where}'}"
+        call = f"{self.exam.candidate.name}.{self.base}, condition {name}{f', {mode}' if mode != 'plain' else ''}"
         hints = _HINTS.get(name, ())
         try:
             parts = list(self._parts(group, run))
         except (Exception, SystemExit) as error:
             message = f"out: got {described(error)}, expected a result"
-            findings.fail(Finding(message, call, self.base, None, hints))
+            findings.fail(Finding(message, call, msgspec.structs.replace(self.base, mode=mode), None, hints))
             return
         restored = restore(parts, self.rows.shape[0], call)
         problem = mismatch(restored, self.rows, self.format)
         if problem is None:
             findings.passed(restored.size)
             return
-        probe = self._probe_of(group, restored)
-        finding = Finding(str(problem), call, probe, None, hints, telling=name != "layout")
+        probe = msgspec.structs.replace(self._probe_of(group, restored), mode=mode)
+        finding = Finding(
+            str(problem), call, probe, None, hints, telling=name != "layout", evidence={"plain": self.base}
+        )
         findings.fail(finding, restored.size)
 
     def _probe_of(self, group: Group, restored: Bits) -> Probe:
@@ -320,5 +327,5 @@ class _Conditions:
             )
             self.exam.prober.read(seen, out)
             if seen.got is None:
-                raise ValueError(seen.misformed)
+                raise ValueError(str(seen.misformed))
             yield batch.keys, seen.got.copy()

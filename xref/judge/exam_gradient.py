@@ -13,17 +13,19 @@ from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
 from xref.contracts.inputs import Ids
 from xref.judge.bench import MisformedError, described, shared_memory, widest
-from xref.judge.bound import exact_of, misses
+from xref.judge.bound import exact_of, first_miss, misses
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
 from xref.judge.gradient_conditions import GradientConditions
 from xref.judge.gradient_routes import Route, routes_of
+from xref.judge.gradient_surroundings import GradientSurroundings
 from xref.judge.sweeps_gradient import COTANGENT_LAYOUTS, SPECIALS, gradient_probes
 from xref.spec import Tier
 
 __all__ = ["GradientExam"]
 
 _SIZES = (1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 64, 65, 129, 257, 513, 1025, 2049, 3073, 4097)
+_ROUNDS = 3  # of shrinking one case
 
 
 class GradientExam:
@@ -41,6 +43,7 @@ class GradientExam:
         self.tier, self.dtypes, self.findings, self.accumulate = tier, dtypes, findings, accumulate
         self.jax = self.framework.NAME == "jax"
         self.flushes = self.framework.flushes_subnormals(self.device)
+        self.saturates = self.framework.saturates(self.device)
 
     def run(self) -> None:
         """Everything there is to the gradient; what the candidate lacks of one is said."""
@@ -54,16 +57,19 @@ class GradientExam:
                 for probe in gradient_probes(route.source, route.result, self.framework.NAME, self.tier):
                     self._accuracy(route, *probe)
                 if route.result in ("float32", "bfloat16", "float16", "float64"):
+                    GradientSurroundings(route, self.findings).run_all()
                     self._invariance(route)
 
     def again(self, record: dict[str, Any]) -> None:
         """Run one call again from its record."""
-        case = msgspec.convert(record["case"], GradientCase)
+        case = msgspec.convert(record["case"], GradientCase) if "case" in record else None
         for route in routes_of(self.candidate, self.dtypes):
             if route.name != record["route"]:
                 continue
             with self.framework.precision(widest(route.source, route.result)):
-                if "condition" in record:
+                if case is None:
+                    GradientSurroundings(route, self.findings, only=record["condition"]).run_all()
+                elif "condition" in record:
                     GradientConditions(route, case, self.findings, only=record["condition"]).run_all()
                 else:
                     self._accuracy(route, case, record["layout"], record["id_dtype"])
@@ -75,6 +81,17 @@ class GradientExam:
         """Return the smallest case that still fails as the finding's does, in words and as a record."""
         evidence = finding.evidence
         route, case = evidence["route"], evidence["case"]
+        for _ in range(_ROUNDS):  # with fewer columns or rows, fewer tokens may do
+            smaller = self._smaller(finding, case)
+            if smaller == case:
+                break
+            case = smaller
+        record = {"route": route.name, "case": case, "layout": evidence["layout"], "id_dtype": evidence["id_dtype"]}
+        call = f"{self.candidate.name}, {route.name}, {case.id}"
+        return call, msgspec.json.encode(record).decode()
+
+    def _smaller(self, finding: Finding, case: GradientCase) -> GradientCase:
+        """Return a case of fewest tokens, then fewest columns, then fewest rows, that still fails."""
         for field, sizes in (("shape", [(n,) for n in _SIZES]), ("hidden", _SIZES), ("vocab", _SIZES)):
             for size in sizes:
                 if size >= getattr(case, field) or (field == "shape" and len(case.shape) != 1):
@@ -83,9 +100,7 @@ class GradientExam:
                 if self._fails(finding, smaller):
                     case = smaller
                     break
-        record = {"route": route.name, "case": case, "layout": evidence["layout"], "id_dtype": evidence["id_dtype"]}
-        call = f"{self.candidate.name}, {route.name}, {case.id}"
-        return call, msgspec.json.encode(record).decode()
+        return case
 
     def _fails(self, finding: Finding, case: GradientCase) -> bool:
         """Return whether another case fails by the same kind of message; nothing is recorded."""
@@ -116,14 +131,16 @@ class GradientExam:
         target = FORMATS[route.result]
         exact = exact_of(ids, cotangent, FORMATS[route.source])
         accumulate = "float64" if route.result == "float64" else self.accumulate
-        found = misses(got, exact, target, FORMATS[accumulate], flushes=self.flushes)
+        found = misses(got, exact, target, FORMATS[accumulate], flushes=self.flushes, saturates=self.saturates)
         evidence = {**evidence, "exact": exact, "got": got}
         elements = exact.rows.size * case.hidden
-        if found.sums.any() or found.specials.any():
-            kind = "EMB-11" if found.specials.any() and not found.sums.any() else check
-            self.findings[kind].fail(Finding(found.message, call, evidence=evidence), elements)
-        else:
-            self.findings[check].passed(elements)
+        # A sum that is off is EMB-8's, whatever the case is about; a special that is lost, or made, is EMB-11's.
+        for clause, wrong in (("EMB-8", found.sums), ("EMB-11", found.specials)):
+            if wrong.any():
+                finding = Finding(first_miss(wrong, got, exact, target)[1], call, evidence=evidence)
+                self.findings[clause].fail(finding, elements)
+            elif clause == check:
+                self.findings[clause].passed(elements)
         if check == "EMB-11":
             signs = self.findings["EMB-11/zero sign"]
             if found.zero_signs.any():
@@ -157,9 +174,7 @@ class GradientExam:
             out = route.run(*given, case.vocab)
             got = route.bits(out, case.vocab, case.hidden)
         except MisformedError as error:
-            self.findings[check].fail(
-                Finding(f"gradient, {error}", call, hints=_form_hints(str(error)), evidence=evidence)
-            )
+            self.findings[check].fail(Finding(f"gradient, {error}", call, hints=_form_hints(error), evidence=evidence))
             return None
         except (Exception, SystemExit) as error:
             hints = ("empty-or-scalar-ids-fail",) if ids.ndim == 0 or ids.size == 0 else ()
@@ -195,8 +210,5 @@ class GradientExam:
             GradientConditions(route, case, self.findings).run_all()
 
 
-def _form_hints(message: str) -> tuple[str, ...]:
-    got, _, expected = message.partition(", expected ")
-    return (
-        ("wrong-shape",) if got.rpartition("), ")[0][-20:] != expected.rpartition("), ")[0][-20:] else ("wrong-dtype",)
-    )
+def _form_hints(error: MisformedError) -> tuple[str, ...]:
+    return ("wrong-shape",) if error.got[0] != error.wanted[0] else ("wrong-dtype",)

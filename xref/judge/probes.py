@@ -69,7 +69,7 @@ class Observation(msgspec.Struct, kw_only=True):
     got: Bits | None = None
     """None where the call gave no output of the right form."""
     wrong: Mismatch | None = None
-    misformed: str | None = None
+    misformed: MisformedError | None = None
     raised: str | None = None
     impure: str | None = None
     """What was changed or shared that must not be."""
@@ -181,7 +181,10 @@ class Prober:
     def call(self, probe: Probe) -> Callable[[Any, Any], Any]:
         """Return the candidate's verb in the probe's mode."""
         verb = self.candidate.verbs[probe.verb]
-        return verb if probe.mode == "plain" else self.framework.modes()[probe.mode](verb)
+        if probe.mode == "plain":
+            return verb
+        framework = self.framework
+        return {**framework.modes(), **framework.gradient_modes(), **framework.surroundings()}[probe.mode](verb)
 
     def read(self, seen: Observation, out: Any) -> None:
         """Note an output's bits, and what is wrong with its form or its bits."""
@@ -190,7 +193,7 @@ class Prober:
             seen.got = formed(self.framework, out, (seen.expected.shape, fmt.name, self.device))
             seen.wrong = mismatch(seen.got, seen.expected, fmt)
         except MisformedError as error:
-            seen.misformed = str(error)
+            seen.misformed = error
 
     def _impurity(self, out: Any, ids: tuple[Any, Ids], table: tuple[Any, Bits]) -> str | None:
         if not np.array_equal(self.framework.numpy_of(ids[0]), ids[1]):
