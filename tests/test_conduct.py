@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import torch
 import torch.nn.functional as F
 
-from xref.judge import conduct
+from xref.judge import conduct, memory
 from xref.judge.candidate import candidate_of
 from xref.judge.checks import CHECKS, Findings
 from xref.spec import Tier
@@ -320,7 +320,7 @@ class CachedOnce:
 
 def memory_of(kernel):
     found = Findings()
-    conduct.examine_memory(
+    memory.examine_memory(
         candidate_of(kernel, framework="torch", device="cpu", name="it"), Tier.SMOKE, ("bfloat16",), found
     )
     return found

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from mutants.embedding_right import checked
 
-from xref.judge import conduct, exam, exam_gradient, gradient_conditions, probes
+from xref.judge import conduct, exam, exam_gradient, gradient_conditions, memory, probes
 from xref.judge.bound import Misses
 from xref.judge.judge import judge
 from xref.judge.verdict import Outcome
@@ -251,7 +251,7 @@ BROKEN = [
     ("repeats not compared", Counts, lambda patch: patch.setattr(exam, "mismatch", never)),
     ("conditions not compared", Position, lambda patch: patch.setattr(exam, "mismatch", never)),
     ("any error and any result is a refusal", Clamps, lambda patch: patch.setattr(conduct, "_tried", never)),
-    ("no limit", CopiesTheTable, lambda patch: patch.setattr(conduct, "_FIXED_OVERHEAD", 1 << 40)),
+    ("no limit", CopiesTheTable, lambda patch: patch.setattr(memory, "_FIXED_OVERHEAD", 1 << 40)),
     ("bound not applied", Overwrites, lambda patch: patch.setattr(exam_gradient, "misses", no_misses)),
     ("cotangents of one alone", Counting,
      lambda patch: patch.setattr(exam_gradient.gradients, "build", all_ones(exam_gradient.gradients.build))),

@@ -1,8 +1,7 @@
-"""A candidate's conduct: bad ids (EMB-4) and memory (EMB-12)."""
+"""A candidate's conduct with ids that it must refuse (EMB-4)."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -10,24 +9,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xref import bits as bit
-from xref.bits import FORMATS
+from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, make_table
 from xref.judge.bench import described, main_dtypes
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
-from xref.judge.conditions import transposed
+from xref.judge.conditions import offset, transposed
+from xref.judge.frameworks import Framework
 from xref.judge.isolate import CrashedError, limited, run_in_child
 from xref.spec import Tier
 
-__all__ = ["OUT_OF_RANGE", "examine_memory", "examine_refusals", "refused_again"]
+__all__ = ["OUT_OF_RANGE", "examine_refusals", "refused_again"]
 
 OUT_OF_RANGE = ("raise", "poison", "unchecked")
 """What a candidate may promise of ids out of range."""
 
 _SILENCE = 10.0  # seconds without a word from the child
 _MOST_STUCK = 3  # calls that die or never end, after which no more are made
-_FIXED_OVERHEAD = 4 << 20
 
 
 class _Bad(NamedTuple):
@@ -36,6 +35,8 @@ class _Bad(NamedTuple):
     name: str
     ids: Ids
     vocab: int
+    mode: str = "plain"
+    """How the candidate is called: `plain`, or one of the framework's modes."""
 
     @property
     def integers(self) -> bool:
@@ -59,10 +60,24 @@ def _bad_ids(tier: Tier) -> Iterator[_Bad]:
                                  ("uint32", 300, 2**31), ("uint64", 300, 2**63), ("int8", 300, -128)):  # fmt: skip
         yield _Bad(f"{id_dtype} {bad}", np.array([1, bad, 2], id_dtype), vocab)
         yield _Bad(f"{id_dtype} {bad}, 0-dimensional", np.array(bad, id_dtype), vocab)
+    for bad in (2**62 + 1, -(2**62), 2**63 - 1, -(2**63), -100, 301, 511, 512):
+        yield _Bad(f"{bad} among 33", np.array([1] * 32 + [bad]), 300)
+    for bad in (300, -1):
+        ids = np.array([1, bad, 2, 0, bad, 3])
+        yield _Bad(f"{bad}, every second", np.repeat(ids, 2)[::2], 300)
+        yield _Bad(f"{bad}, transposed", transposed(ids.reshape(2, 3)), 300)
+        yield _Bad(f"{bad}, offset by one", offset(ids), 300)
+    yield _Bad("float32, none", np.zeros(0, np.float32), 5)
     for dtype in ("float64", "bfloat16"):
         yield _Bad(f"{dtype} ids", bit.from_bits(np.zeros(3, FORMATS[dtype].uint), dtype), 5)
     yield _Bad("all bad", np.arange(300, 333), 300)
     yield _Bad("bool, 2-D", np.array([[True, False]]), 5)
+
+
+def _in_modes(candidate: Candidate) -> Iterator[_Bad]:
+    """Yield ids out of range for every mode in which a candidate of the framework may be called."""
+    modes = {**candidate.framework.gradient_modes(), **candidate.framework.surroundings()}
+    yield from (_Bad(f"one past the end, {mode}", np.array([0, 300, 1]), 300, mode) for mode in modes)
 
 
 def examine_refusals(
@@ -77,8 +92,10 @@ def examine_refusals(
             for dtype in main_dtypes(dtypes)
             for verb in candidate.verbs
             if verb in contract.verbs_of(dtype)
-            for bad in _bad_ids(tier)
+            for bad in (*_bad_ids(tier), *_in_modes(candidate))
         ]
+        if candidate.backward is not None and out_of_range == "raise":
+            tasks += [("backward", dtypes[0], bad) for bad in _bad_ids(tier) if bad.integers]
         _refused(candidate, tasks, findings["EMB-4"], out_of_range)
     for verb, call in candidate.verbs.items():
         _traced(candidate, verb, call, findings["EMB-4/traced"])
@@ -144,10 +161,10 @@ def refused_again(candidate: Candidate, record: dict[str, Any], findings: Findin
     """Hand a candidate the ids of one record again."""
     tasks = [
         (record["verb"], record["dtype"], bad)
-        for bad in _bad_ids(Tier.STANDARD)
+        for bad in (*_bad_ids(Tier.STANDARD), *_in_modes(candidate))
         if (bad.name, bad.vocab) == (record["bad"], record["vocab"])
     ]
-    if not tasks or record["verb"] not in candidate.verbs or record["dtype"] not in FORMATS:
+    if not tasks or record["verb"] not in (*candidate.verbs, "backward") or record["dtype"] not in FORMATS:
         raise ValueError("no such ids, verb or dtype")
     _refused(candidate, tasks[:1], findings, out_of_range)
 
@@ -166,25 +183,52 @@ def _tried(
     with framework.precision("float64" if bad.ids.dtype == np.float64 else dtype):
         name = None if bad.ids.dtype.name not in FORMATS else bad.ids.dtype.name
         raw = bad.ids if name is None else bit.as_bits(bad.ids)
-        given, laid = framework.put(raw, name, candidate.device), framework.put(table, dtype, candidate.device)
+        given, laid = framework.put(raw, name, candidate.device), framework.put(table.copy(), dtype, candidate.device)
+        ids, run = bad.ids.copy(), _run_of(candidate, verb, bad)
         try:
             with limited(_SILENCE / 2):
-                out = candidate.verbs[verb](given, laid)
+                out = run(given, laid)
                 shape, _, _ = framework.form_of(out)
                 values = framework.bits_of(out) if shape else np.zeros(0, np.uint8)
         except CrashedError as error:
             return f"call: got {error}, expected an error", call, ("endless-loop",)
         except (Exception, SystemExit) as error:
-            expected = "IndexError" if bad.integers and out_of_range == "raise" else None
-            if not bad.integers or (expected and isinstance(error, IndexError)):
-                return None
-            wanted = expected or "rows of NaN"
-            return f"error: got {described(error)}, expected {wanted}", call, ("bad-ids-unchecked",)
+            if bad.integers and out_of_range != "raise":
+                return f"error: got {described(error)}, expected rows of NaN", call, ("bad-ids-unchecked",)
+            due = IndexError if bad.integers else TypeError
+            if verb == "backward" or isinstance(error, due):  # of a backward no kind of error is asked
+                return _rewritten(framework, (given, ids), (laid, table), call)
+            return f"error: got {described(error)}, expected {due.__name__}", call, ("bad-ids-unchecked",)
     if bad.integers and out_of_range == "poison":
         return _poisoned(values, bad, verb, dtype, table, call)
     expected = "IndexError" if bad.integers else "TypeError"
-    hints = _hints(values, bad, table, verb, dtype) if bad.integers else ("non-integer-ids-taken",)
+    hints: tuple[str, ...] = ("bad-ids-unchecked",) if bad.integers else ("non-integer-ids-taken",)
+    if bad.integers and verb != "backward":
+        hints = _hints(values, bad, table, verb, dtype)
     return f"error: got a result, expected {expected}", call, hints
+
+
+def _run_of(candidate: Candidate, verb: str, bad: _Bad) -> Callable[[Any, Any], Any]:
+    """Return what is called with the ids and a table; a backward gets cotangents instead of the table."""
+    framework, backward = candidate.framework, candidate.backward
+    modes = {**framework.gradient_modes(), **framework.surroundings()}
+    if verb != "backward" or backward is None:
+        return candidate.verbs[verb] if bad.mode == "plain" else modes[bad.mode](candidate.verbs[verb])
+    fmt = FORMATS["float32"]
+    cotangent = make_table("gaussian", bad.ids.size, 5, fmt).reshape(*bad.ids.shape, 5)
+    laid = framework.put(cotangent, fmt.name, candidate.device)
+    return lambda ids, table: backward(ids, laid, bad.vocab)
+
+
+def _rewritten(
+    framework: Framework, ids: tuple[Any, Ids], table: tuple[Any, Bits], call: str
+) -> tuple[str, str, tuple[str, ...]] | None:
+    """Return what a call that was refused has written into: what it was given, beside plain copies."""
+    if not np.array_equal(framework.bits_of(table[0]), table[1]):
+        return "weight: got other bits after the error, expected the same", call, ("table-rewritten",)
+    if ids[1].dtype.kind in "iu" and not np.array_equal(framework.numpy_of(ids[0]), ids[1]):
+        return "token_ids: got other values after the error, expected the same", call, ("ids-rewritten",)
+    return None
 
 
 def _poisoned(
@@ -259,50 +303,3 @@ def _traced(candidate: Candidate, verb: str, call: Callable[[Any, Any], Any], fi
         findings.fail(Finding("out: got other bits beside an id out of range, expected the rows", where), ids.size)
     else:
         findings.passed(values.size)
-
-
-def examine_memory(candidate: Candidate, tier: Tier, dtypes: tuple[str, ...], findings: Findings) -> None:
-    """Measure the peak extra memory of a call whose table is so large that a copy of it cannot hide (EMB-12)."""
-    main = main_dtypes(dtypes)
-    # JAX compiles a program for each.
-    thorough = tier is not Tier.SMOKE and candidate.framework.NAME != "jax"
-    for dtype in dtypes if thorough else main:
-        for verb in candidate.verbs:
-            if verb in contract.verbs_of(dtype):
-                for table in ("dense", "transposed", "requires_grad") if thorough and dtype in main else ("dense",):
-                    _measured(candidate, verb, dtype, table, findings)
-
-
-def _measured(candidate: Candidate, verb: str, dtype: str, how: str, findings: Findings) -> None:
-    """Measure one call; `how` the table is: `dense`, `transposed` in memory, or one that `requires_grad`."""
-    framework = candidate.framework
-    ids = np.arange(0, 151936, 2374, dtype=np.int32 if framework.NAME == "jax" else np.int64)
-    hidden = 1024 // FORMATS[dtype].width
-    table = make_table("hashed", 151936, hidden, FORMATS[dtype])
-    lies = "" if how == "dense" else f" {how}"
-    where = f"{candidate.name}.{verb}, {dtype} table of 151936 x {hidden}{lies}, {ids.size} ids"
-    output = ids.size * hidden * FORMATS[contract.result_dtype(verb, dtype)].width // 8
-    limit = int(1.2 * output) + _FIXED_OVERHEAD
-    with framework.precision(dtype):
-        place = transposed if how == "transposed" else np.copy
-        given, laid = framework.put(ids, None, candidate.device), framework.put(place(table), dtype, candidate.device)
-        # The first call, which warms up, gets another table: what is kept of one must not make the next look free.
-        tables = itertools.chain([framework.put(place(table), dtype, candidate.device)], itertools.repeat(laid))
-        warmed = framework.NAME == "torch"
-        run = candidate.verbs[verb]
-        if how == "requires_grad":
-            run = framework.gradient_modes()[how](run)
-
-        def call(ids: Any, table: Any) -> Any:
-            return run(ids, next(tables) if warmed else table)
-
-        try:
-            peak = framework.peak_extra_bytes(call, given, laid)
-        except (Exception, SystemExit) as error:
-            findings.skipped.append(f"{verb}'s memory cannot be measured: {described(error)}")
-            return
-    if peak > limit:
-        message = f"peak extra memory: got {peak} bytes, expected at most {limit} (the table has {table.nbytes})"
-        findings.fail(Finding(message, where, hints=("whole-table-copied",)), ids.size)
-    else:
-        findings.passed(ids.size)

@@ -174,7 +174,7 @@ class Exam:
 
     def _history(self, verb: str, dtype: str) -> None:
         """Calls whose inputs look like those of an earlier call and are not: other contents, in the same place."""
-        sizes = ((50, 9, 33), (300, 64, 257)) if not self.jax else ((50, 9, 33),)
+        sizes = ((50, 9, 33), (50, 9, 1), (300, 64, 257), (300, 8, 1025)) if not self.jax else ((50, 9, 33),)
         for vocab, hidden, tokens in sizes:
             make = Probe(
                 verb=verb, dtype=dtype, vocab=vocab, hidden=hidden, table="hashed", ids="zipf", shape=(tokens,),

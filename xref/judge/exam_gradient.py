@@ -19,7 +19,8 @@ from xref.judge.checks import Finding, Findings
 from xref.judge.gradient_conditions import GradientConditions
 from xref.judge.gradient_routes import Route, routes_of
 from xref.judge.gradient_surroundings import GradientSurroundings
-from xref.judge.sweeps_gradient import COTANGENT_LAYOUTS, SPECIALS, gradient_probes
+from xref.judge.probes import ID_LAYOUTS, among
+from xref.judge.sweeps_gradient import COTANGENT_LAYOUTS, SLICE, SPECIALS, gradient_probes
 from xref.spec import Tier
 
 __all__ = ["GradientExam"]
@@ -47,8 +48,20 @@ class GradientExam:
 
     def run(self) -> None:
         """Everything there is to the gradient; what the candidate lacks of one is said."""
-        for route in routes_of(self.candidate, self.dtypes):
-            why = route.missing()
+        routes = list(routes_of(self.candidate, self.dtypes))
+        missing = {route.name: route.missing() for route in routes}
+        # A verb that has a gradient for one dtype and none for another trains one model and not the other.
+        differentiable = {route.verb for route in routes if missing[route.name] is None}
+        for route in routes:
+            why = missing[route.name]
+            if why is not None and route.verb in differentiable and not route.result.startswith("float8"):
+                finding = Finding(
+                    f"gradient: got {why}, expected one as of other dtypes",
+                    self.candidate.name,
+                    hints=("gradient-lost",),
+                )
+                self.findings["EMB-8"].fail(finding)
+                continue
             if why is not None:
                 for check in ("EMB-8", "EMB-9", "EMB-11"):
                     self.findings[check].skipped.append(why)
@@ -118,11 +131,11 @@ class GradientExam:
     def _accuracy(self, route: Route, case: GradientCase, layout: str, id_dtype: str) -> None:
         ids, cotangent = gradients.build(case)
         ids = ids.astype(id_dtype)
-        laid = COTANGENT_LAYOUTS[layout](cotangent) if layout != "dense" else cotangent.copy()
-        cotangent = laid.copy()  # one of the layouts holds other elements
-        call = f"{self.candidate.name}, {route.name}, {case.id}" + (
-            f", cotangent {layout}" if layout != "dense" else ""
-        )
+        laid = COTANGENT_LAYOUTS[layout](cotangent) if layout in COTANGENT_LAYOUTS else cotangent.copy()
+        cotangent = laid.copy()  # some of the layouts hold other elements
+        lies = layout if layout.startswith("ids ") else f"cotangent {layout}"
+        call = f"{self.candidate.name}, {route.name}, {case.id}" + (f", {lies}" if layout != "dense" else "")
+        call += f", ids {id_dtype}" if id_dtype not in ("int32", "int64") else ""
         check = "EMB-11" if case.values in SPECIALS else "EMB-8"
         evidence: dict[str, Any] = {"route": route, "case": case, "layout": layout, "id_dtype": id_dtype}
         got = self._called(route, (ids, cotangent), laid, call, check, evidence)
@@ -169,7 +182,7 @@ class GradientExam:
     ) -> Bits | None:
         """Return the gradient's bits. `inputs` stay ours; the kernel gets a copy, the cotangent as it is laid out."""
         case, (ids, cotangent) = evidence["case"], inputs
-        given = route.put(ids.copy(), laid)
+        given = self._given(route, ids, laid, evidence["layout"])
         try:
             out = route.run(*given, case.vocab)
             got = route.bits(out, case.vocab, case.hidden)
@@ -196,6 +209,15 @@ class GradientExam:
         else:
             self.findings["EMB-5"].passed(got.size)
         return got
+
+    def _given(self, route: Route, ids: Ids, laid: Bits, layout: str) -> tuple[Any, Any]:
+        """Return ids and cotangents as the kernel gets them, laid out as the layout says."""
+        of_ids = layout.removeprefix("ids ") if layout.startswith("ids ") else "dense"
+        given = route.put(ID_LAYOUTS.get(of_ids, np.copy)(ids), laid)
+        if SLICE not in layout or not ids.ndim:
+            return given
+        longer = route.put(among(ids, 0), among(laid, 0))
+        return (longer[0][2:-1], given[1]) if of_ids == SLICE else (given[0], longer[1][2:-1])
 
     def _invariance(self, route: Route) -> None:
         sizes = [(40, 8, 256, "cancelling")]

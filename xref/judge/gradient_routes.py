@@ -34,6 +34,8 @@ class Route:
     """Of the cotangents."""
     result: str
     """Of the gradient, and of the table."""
+    verb: str
+    """That it is the gradient of: `backward` where it is the candidate's own."""
     more: dict[str, Run]
     """Other ways to the same gradient, by name."""
 
@@ -76,7 +78,7 @@ def routes_of(candidate: Candidate, dtypes: tuple[str, ...]) -> Iterator[Route]:
         if candidate.backward is not None:
             modes = candidate.framework.gradient_modes()
             more = {name: _within(mode, candidate.backward) for name, mode in modes.items()}
-            yield Route(f"backward, {dtype}", candidate, candidate.backward, dtype, dtype, more)
+            yield Route(f"backward, {dtype}", candidate, candidate.backward, dtype, dtype, "backward", more)
             continue
         for verb in candidate.verbs:
             if verb in contract.verbs_of(dtype):
@@ -84,7 +86,7 @@ def routes_of(candidate: Candidate, dtypes: tuple[str, ...]) -> Iterator[Route]:
                 name = f"gradient of {verb}, {source} to {dtype}"
                 ways = candidate.framework.gradient_ways()
                 run, *others = _differentiated(candidate, verb, dtype, [candidate.framework.gradient, *ways.values()])
-                yield Route(name, candidate, run, source, dtype, dict(zip(ways, others, strict=True)))
+                yield Route(name, candidate, run, source, dtype, verb, dict(zip(ways, others, strict=True)))
 
 
 def _within(mode: Callable[[Call], Call], run: Run) -> Run:

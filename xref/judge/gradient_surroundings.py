@@ -51,10 +51,12 @@ class GradientSurroundings:
 
     def _settings(self) -> None:
         """The same call in other threads and settings, and asked for in other ways."""
-        ids, values = self._ids("zipf"), self._cotangent(1)
         for name, run in self.route.ways().items():
-            given, laid = self.route.put(ids.copy(), values.copy())
-            self._call("settings", name, (given, ids), (laid, values), run=run)
+            for vocab, hidden in ((_VOCAB, _HIDDEN), (8, 8)):
+                ids = self._ids("zipf") % vocab
+                values = _whole_numbers((_TOKENS, hidden), FORMATS[self.route.source], seed=1)
+                given, laid = self.route.put(ids.copy(), values.copy())
+                self._call("settings", name, (given, ids), (laid, values), vocab=vocab, run=run)
         if not self.route.ways():
             self.findings["EMB-10/settings"].skipped.append(f"{self.framework.NAME} has no such settings")
 
@@ -124,12 +126,13 @@ class GradientSurroundings:
     ) -> None:
         """Make one call and compare; ids and cotangent are what the kernel is given and plain copies."""
         findings = self.findings[f"EMB-10/{condition}"]
-        call = f"{self.route.candidate.name}, {self.route.name}, {vocab}x{_HIDDEN}, condition {condition}, {name}"
+        hidden = cotangent[1].shape[-1]
+        call = f"{self.route.candidate.name}, {self.route.name}, {vocab}x{hidden}, condition {condition}, {name}"
         rerun = msgspec.json.encode({"route": self.route.name, "condition": condition}).decode()
         hints = _STALE if condition == "history" else ("setting-dependent",)
         try:
             out = (run or self.route.run)(ids[0], cotangent[0], vocab)
-            got = self.route.bits(out, vocab, _HIDDEN)
+            got = self.route.bits(out, vocab, hidden)
         except (Exception, SystemExit) as error:
             message = f"gradient: got {described(error)}, expected a result"
             findings.fail(Finding(message, call, hints=hints, rerun=rerun))

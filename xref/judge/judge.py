@@ -12,7 +12,7 @@ import msgspec
 from xref import __version__, errors
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
-from xref.judge import conduct
+from xref.judge import conduct, memory
 from xref.judge.bench import ACCURACY
 from xref.judge.candidate import Candidate, candidate_of
 from xref.judge.checks import CHECKS, Check, Findings, check_ids
@@ -99,7 +99,7 @@ def judge(
         "accuracy": exam.accuracy,
         "invariance": exam.invariance,
         "gradient": gradient.run,
-        "memory": lambda: conduct.examine_memory(candidate, chosen, dtypes, findings["EMB-12"]),
+        "memory": lambda: memory.examine_memory(candidate, chosen, dtypes, findings["EMB-12"]),
         "bad ids": lambda: conduct.examine_refusals(candidate, chosen, dtypes, findings, out_of_range),
     }
     if only is not None:

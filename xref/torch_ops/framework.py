@@ -149,7 +149,7 @@ def surroundings() -> dict[str, Callable[[Call], Call]]:
     return {
         "another thread": _in_another_thread,
         "one thread of its own": _within(lambda: _threads(1)),
-        "three threads of its own": _within(lambda: _threads(3)),
+        "five threads of its own": _within(lambda: _threads(5)),
         "deterministic algorithms": _within(_deterministic),
         "default dtype float64": _or_refused(_within(lambda: _default_dtype(torch.float64))),
         "default dtype bfloat16": _or_refused(_within(lambda: _default_dtype(torch.bfloat16))),
@@ -339,12 +339,23 @@ def gradient_ways() -> dict[str, Callable[..., torch.Tensor]]:
         "a table in transposed memory": lambda call, ids, table, cotangent: _grad(
             call, ids, integer_view(table.T.contiguous()).T.view(table.dtype), cotangent
         ),
+        "ids that change after the forward": _grad_of_changed_ids,
     }
 
 
 def _grad(call: Call, ids: Any, table: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
     leaf = table.detach().requires_grad_()
     return torch.autograd.grad(call(ids, leaf), leaf, cotangent)[0]
+
+
+def _grad_of_changed_ids(call: Call, ids: Any, table: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of a call whose ids become others before the backward, or where autograd refuses, without."""
+    leaf, changed = table.detach().requires_grad_(), ids.clone()
+    out = call(changed, leaf)
+    changed.copy_(ids.flip(0))
+    with contextlib.suppress(RuntimeError):  # a tensor saved for the backward has been changed
+        return torch.autograd.grad(out, leaf, cotangent)[0]
+    return _grad(call, ids, table, cotangent)
 
 
 def _grad_again(call: Call, ids: Any, table: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
