@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,9 @@ _SILENCE = 10.0  # seconds without a word from the child
 _MOST_STUCK = 3  # calls that die or never end, after which no more are made
 
 
+Run = Callable[[Any, Any], Any]
+
+
 class _Bad(NamedTuple):
     """Ids that must not come back as rows."""
 
@@ -43,7 +46,7 @@ class _Bad(NamedTuple):
         return self.ids.dtype.kind in "iu"
 
 
-def _bad_ids(tier: Tier) -> Iterator[_Bad]:
+def _bad_ids(tier: Tier, modes: Iterable[str] = ()) -> Iterator[_Bad]:
     yield from (_Bad(bad.name, bad.ids, bad.vocab) for bad in contract.bad_ids())
     sizes = (1, 33, 1000, 5000) if tier is not Tier.SMOKE else (33,)
     for vocab, bad in ((300, 300), (300, -1), (4096, 4096), (31, 31), (31, -31), (70000, 70001), (64, 10**6)):
@@ -70,14 +73,14 @@ def _bad_ids(tier: Tier) -> Iterator[_Bad]:
     yield _Bad("float32, none", np.zeros(0, np.float32), 5)
     for dtype in ("float64", "bfloat16"):
         yield _Bad(f"{dtype} ids", bit.from_bits(np.zeros(3, FORMATS[dtype].uint), dtype), 5)
+    yield from (_Bad(f"one past the end, {mode}", np.array([0, 300, 1]), 300, mode) for mode in modes)
     yield _Bad("all bad", np.arange(300, 333), 300)
     yield _Bad("bool, 2-D", np.array([[True, False]]), 5)
 
 
-def _in_modes(candidate: Candidate) -> Iterator[_Bad]:
-    """Yield ids out of range for every mode in which a candidate of the framework may be called."""
-    modes = {**candidate.framework.gradient_modes(), **candidate.framework.surroundings()}
-    yield from (_Bad(f"one past the end, {mode}", np.array([0, 300, 1]), 300, mode) for mode in modes)
+def _modes(framework: Framework) -> dict[str, Callable[[Run], Run]]:
+    """Return the modes in which a candidate may be called, and has to refuse as ever."""
+    return {**framework.gradient_modes(), **framework.surroundings()}
 
 
 def examine_refusals(
@@ -92,10 +95,11 @@ def examine_refusals(
             for dtype in main_dtypes(dtypes)
             for verb in candidate.verbs
             if verb in contract.verbs_of(dtype)
-            for bad in (*_bad_ids(tier), *_in_modes(candidate))
+            for bad in _bad_ids(tier, _modes(candidate.framework))
         ]
         if candidate.backward is not None and out_of_range == "raise":
-            tasks += [("backward", dtypes[0], bad) for bad in _bad_ids(tier) if bad.integers]
+            # A gradient of no rows has none that could be a wrong one.
+            tasks += [("backward", dtypes[0], bad) for bad in _bad_ids(tier) if bad.integers and bad.vocab]
         _refused(candidate, tasks, findings["EMB-4"], out_of_range)
     for verb, call in candidate.verbs.items():
         _traced(candidate, verb, call, findings["EMB-4/traced"])
@@ -161,7 +165,7 @@ def refused_again(candidate: Candidate, record: dict[str, Any], findings: Findin
     """Hand a candidate the ids of one record again."""
     tasks = [
         (record["verb"], record["dtype"], bad)
-        for bad in (*_bad_ids(Tier.STANDARD), *_in_modes(candidate))
+        for bad in _bad_ids(Tier.STANDARD, _modes(candidate.framework))
         if (bad.name, bad.vocab) == (record["bad"], record["vocab"])
     ]
     if not tasks or record["verb"] not in (*candidate.verbs, "backward") or record["dtype"] not in FORMATS:
@@ -208,12 +212,12 @@ def _tried(
     return f"error: got a result, expected {expected}", call, hints
 
 
-def _run_of(candidate: Candidate, verb: str, bad: _Bad) -> Callable[[Any, Any], Any]:
+def _run_of(candidate: Candidate, verb: str, bad: _Bad) -> Run:
     """Return what is called with the ids and a table; a backward gets cotangents instead of the table."""
     framework, backward = candidate.framework, candidate.backward
-    modes = {**framework.gradient_modes(), **framework.surroundings()}
     if verb != "backward" or backward is None:
-        return candidate.verbs[verb] if bad.mode == "plain" else modes[bad.mode](candidate.verbs[verb])
+        plain = candidate.verbs[verb]
+        return plain if bad.mode == "plain" else _modes(framework)[bad.mode](plain)
     fmt = FORMATS["float32"]
     cotangent = make_table("gaussian", bad.ids.size, 5, fmt).reshape(*bad.ids.shape, 5)
     laid = framework.put(cotangent, fmt.name, candidate.device)

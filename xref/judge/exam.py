@@ -42,6 +42,7 @@ class Exam:
     def __post_init__(self) -> None:
         self.prober = Prober(self.candidate)
         self.framework = self.candidate.framework
+        self.device = self.candidate.device
         self.jax = self.framework.NAME == "jax"
         self.id_dtype = "int32" if self.jax else "int64"
         self.main = main_dtypes(self.dtypes)
@@ -58,6 +59,24 @@ class Exam:
                     "weight: got other bits after the calls, expected the same", str(rewritten), rewritten
                 )
                 self.findings["EMB-5"].fail(finding)
+        self._float64_widened()
+
+    def _float64_widened(self) -> None:
+        """A table that float32 cannot hold must be refused, not narrowed in silence."""
+        verb = self.candidate.verbs.get("forward_fp32")
+        if verb is None or "float64" not in self.dtypes:
+            return
+        probe = Probe(dtype="float64", vocab=5, hidden=3, table="hashed", ids="every", shape=(5,))
+        with self.framework.precision("float64"):
+            table = self.framework.put(table_of(probe, ids_of(probe)), "float64", self.device)
+            try:
+                verb(self.framework.put(ids_of(probe), None, self.device), table)
+            except (Exception, SystemExit):
+                self.findings["EMB-2"].passed(table.shape[0])
+            else:
+                call = f"{self.candidate.name}.forward_fp32, float64 table of 5 rows"
+                finding = Finding("error: got a result, expected TypeError", call, hints=("wrong-dtype",))
+                self.findings["EMB-2"].fail(finding)
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
         for verb in contract.VERBS:

@@ -18,7 +18,18 @@ from xref.judge.candidate import Candidate
 from xref.judge.conditions import TABLE_LAYOUTS, offset, read_only, transposed
 from xref.judge.verdict import Mismatch, mismatch
 
-__all__ = ["ID_LAYOUTS", "SLICES", "Observation", "Probe", "Prober", "among", "answer_of", "ids_of", "table_of"]
+__all__ = [
+    "ID_LAYOUTS",
+    "SHARED",
+    "SLICES",
+    "Observation",
+    "Probe",
+    "Prober",
+    "among",
+    "answer_of",
+    "ids_of",
+    "table_of",
+]
 
 _CACHED_BYTES, _CACHED = 1 << 24, 24  # tables kept for the next probes: none larger, and no more than that
 _COMPARED_BYTES = 1 << 20  # a larger table is compared once, after all probes on it
@@ -146,20 +157,20 @@ ID_LAYOUTS: dict[str, Callable[[Ids], Ids]] = {
     "transposed": transposed,
     "offset by one": offset,
     "read-only": read_only,
-    "expanded": _expanded,
 }
-"""The same ids in other memory: each takes dense ids and returns an array of new memory.
-
-`expanded` ones are alike along their first axis, as `ids_of` makes them.
-"""
+"""The same ids in other memory: each takes dense ids and returns an array of new memory."""
 
 
 def _overlapping(table: Bits) -> Bits:
-    """Return a table of the family `windows` whose rows share memory, as far as they are alike."""
+    """Return a table of the family `windows` whose rows share memory."""
     if 0 in table.shape:
         return table.copy()
     stream = np.concatenate([table[:, 0], table[-1, 1:]])
     return np.lib.stride_tricks.as_strided(stream, table.shape, (stream.itemsize, stream.itemsize))
+
+
+SHARED: dict[str, Callable[[Any], Any]] = {"expanded": _expanded, "overlapping rows": _overlapping}
+"""Memory that several elements share: of ids that are alike along their first axis, and of tables of windows."""
 
 
 def among(array: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
@@ -190,14 +201,12 @@ class Prober:
             if probe.layout in SLICES:
                 larger, cut = SLICES[probe.layout]
                 laid = cut(self.framework.put(larger(table), probe.dtype, self.device))
-            elif probe.layout == "overlapping rows":
-                laid = self.framework.put(_overlapping(table), probe.dtype, self.device)
             elif probe.layout != "dense":
-                laid = self.framework.put(TABLE_LAYOUTS[probe.layout](table), probe.dtype, self.device)
+                laid = self.framework.put({**TABLE_LAYOUTS, **SHARED}[probe.layout](table), probe.dtype, self.device)
             if probe.id_layout == "slice of a longer one":
                 given = self.framework.put(among(ids, 0), None, self.device)[2:-1]
             else:
-                given = self.framework.put(ID_LAYOUTS[probe.id_layout](ids), None, self.device)
+                given = self.framework.put({**ID_LAYOUTS, **SHARED}[probe.id_layout](ids), None, self.device)
             return self.observe(probe, (given, ids), (laid, table))
 
     def observe(self, probe: Probe, ids: tuple[Any, Ids], table: tuple[Any, Bits]) -> Observation:

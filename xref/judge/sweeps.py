@@ -185,7 +185,7 @@ def _layouts(make: Make) -> Iterator[Probe]:
             yield make(vocab=vocab, hidden=hidden, table="hashed", ids="zipf", shape=(tokens,), layout=layout)
     for hidden in (5, 64):
         yield make(vocab=61, hidden=hidden, table="windows", ids="zipf", shape=(33,), layout="overlapping rows")
-    for layout in (*ID_LAYOUTS, "slice of a longer one"):
+    for layout in (*ID_LAYOUTS, "expanded", "slice of a longer one"):
         for shape in ((33,), (4, 9), (2, 3, 5), (1100,)):
             yield make(vocab=61, hidden=33, table="hashed", ids="zipf", shape=shape, id_layout=layout)
             yield make(vocab=61, hidden=33, table="hashed", ids="zipf", shape=shape, id_layout=layout, id_dtype="int32")
