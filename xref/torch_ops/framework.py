@@ -210,14 +210,14 @@ def _threads(count: int) -> Iterator[None]:
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
     """Turn deterministic algorithms on; an operator that has none is only warned of, and may still be right."""
-    before, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(mode=True, warn_only=True)
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        torch.use_deterministic_algorithms(mode=before, warn_only=warned)
+        torch.set_deterministic_debug_mode(before)
 
 
 @contextlib.contextmanager
