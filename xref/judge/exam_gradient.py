@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from xref.spec import Tier
 __all__ = ["GradientExam"]
 
 _SIZES = (1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 64, 65, 129, 257, 513, 1025, 2049, 3073, 4097)
-_ROUNDS = 3  # of shrinking one case
+_ROUNDS, _SECONDS = 3, 3.0  # of shrinking one case
 
 
 class GradientExam:
@@ -95,8 +96,9 @@ class GradientExam:
         """Return the smallest case that still fails as the finding's does, in words and as a record."""
         evidence = finding.evidence
         route, case = evidence["route"], evidence["case"]
+        deadline = time.monotonic() + _SECONDS
         for _ in range(_ROUNDS):  # with fewer columns or rows, fewer tokens may do
-            smaller = self._smaller(finding, case)
+            smaller = self._smaller(finding, case, deadline)
             if smaller == case:
                 break
             case = smaller
@@ -104,12 +106,14 @@ class GradientExam:
         call = f"{self.candidate.name}, {route.name}, {case.id}"
         return call, msgspec.json.encode(record).decode()
 
-    def _smaller(self, finding: Finding, case: GradientCase) -> GradientCase:
+    def _smaller(self, finding: Finding, case: GradientCase, deadline: float) -> GradientCase:
         """Return a case of fewest tokens, then fewest columns, then fewest rows, that still fails."""
         for field, sizes in (("shape", [(n,) for n in _SIZES]), ("hidden", _SIZES), ("vocab", _SIZES)):
             for size in sizes:
                 if size >= getattr(case, field) or (field == "shape" and len(case.shape) != 1):
                     break
+                if time.monotonic() > deadline:
+                    return case
                 smaller = msgspec.structs.replace(case, **{field: size})
                 if self._fails(finding, smaller):
                     case = smaller
