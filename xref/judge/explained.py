@@ -95,6 +95,11 @@ def _chosen(failures: list[Finding]) -> list[Finding]:
     kinds: dict[object, Finding] = {}
     for finding in failures:
         probe = finding.probe
-        kind = (probe.table, probe.layout, probe.id_layout, probe.dtype) if probe else finding.hints
+        kind: tuple[object, ...] = finding.hints
+        if probe is not None:
+            kind = probe.table, probe.layout, probe.id_layout, probe.dtype
+        elif "exact" in finding.evidence:
+            case = finding.evidence["case"]
+            kind = case.values, finding.evidence["layout"], case.ids
         kinds.setdefault(kind, finding)
     return list(kinds.values())[:_TRIED]
