@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import torch
 import torch.nn.functional as F
 
-from xref.judge import conduct
+from xref.judge import conduct, memory
 from xref.judge.candidate import candidate_of
 from xref.judge.checks import CHECKS, Findings
 from xref.spec import Tier
@@ -238,7 +238,7 @@ def test_a_kernel_that_ends_the_process_is_a_verdict_and_the_judge_goes_on(kerne
 
 def test_a_loop_without_end_is_a_verdict(monkeypatch):
     monkeypatch.setattr(conduct, "_SILENCE", 0.4)
-    monkeypatch.setattr(conduct, "_bad_ids", lambda tier: iter([conduct._Bad("one", np.array([5]), 5)] * 3))
+    monkeypatch.setattr(conduct, "_bad_ids", lambda *_: iter([conduct._Bad("one", np.array([5]), 5)] * 3))
     found = examined(endless)["EMB-4"]
     assert [finding.message for finding in found.failures] == [
         "call: got no answer within 0.2 s, expected an error"
@@ -254,7 +254,7 @@ def test_a_loop_that_no_clock_of_python_ends_is_a_verdict(monkeypatch):
         return endless(ids, weight)
 
     monkeypatch.setattr(conduct, "_SILENCE", 0.4)
-    monkeypatch.setattr(conduct, "_bad_ids", lambda tier: iter([conduct._Bad("one", np.array([5]), 5)] * 2))
+    monkeypatch.setattr(conduct, "_bad_ids", lambda *_: iter([conduct._Bad("one", np.array([5]), 5)] * 2))
     found = examined(held)["EMB-4"]
     messages = [finding.message for finding in found.failures]
     assert messages == ["process: got no answer within 0.4 s, expected an error"] * 2
@@ -321,7 +321,9 @@ class CachedOnce:
 
 def memory_of(kernel):
     found = Findings()
-    conduct.examine_memory(candidate_of(kernel, framework="torch", device="cpu", name="it"), ("bfloat16",), found)
+    memory.examine_memory(
+        candidate_of(kernel, framework="torch", device="cpu", name="it"), Tier.SMOKE, ("bfloat16",), found
+    )
     return found
 
 

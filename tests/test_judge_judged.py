@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from mutants.embedding_right import checked
 
-from xref.judge import conduct, exam, exam_conditions, exam_gradient, gradient_conditions, probes
+from xref.judge import conduct, exam, exam_conditions, exam_gradient, explained, gradient_conditions, memory, probes
 from xref.judge.bound import Misses
 from xref.judge.judge import judge
 from xref.judge.verdict import Outcome
@@ -251,7 +251,7 @@ BROKEN = [
     ("repeats not compared", Counts, lambda patch: patch.setattr(exam, "mismatch", never)),
     ("conditions not compared", Position, lambda patch: patch.setattr(exam_conditions, "mismatch", never)),
     ("any error and any result is a refusal", Clamps, lambda patch: patch.setattr(conduct, "_tried", never)),
-    ("no limit", CopiesTheTable, lambda patch: patch.setattr(conduct, "_FIXED_OVERHEAD", 1 << 40)),
+    ("no limit", CopiesTheTable, lambda patch: patch.setattr(memory, "_FIXED_OVERHEAD", 1 << 40)),
     ("bound not applied", Overwrites, lambda patch: patch.setattr(exam_gradient, "misses", no_misses)),
     ("cotangents of one alone", Counting,
      lambda patch: patch.setattr(exam_gradient.gradients, "build", all_ones(exam_gradient.gradients.build))),
@@ -299,7 +299,7 @@ def test_conditions_that_yield_nothing_are_an_error(monkeypatch):
 
 
 def test_no_bad_ids_are_an_error(monkeypatch):
-    monkeypatch.setattr(conduct, "_bad_ids", lambda tier: iter(()))
+    monkeypatch.setattr(conduct, "_bad_ids", lambda *_: iter(()))
     report = run(Right, **only_part("bad ids"))
     assert not report.ok
     assert "EMB-4" in errors_of(report)
@@ -377,3 +377,17 @@ def test_a_record_that_is_none_is_refused(record):
 
     with pytest.raises(errors.UsageError, match=r"^--only: got .*, expected .* \[judge\]$"):
         run(Right, only=record)
+
+
+def test_an_explanation_that_fails_leaves_the_verdict_and_is_said(monkeypatch):
+    def fails(*_, **__):
+        raise KeyError("no such fault")
+
+    monkeypatch.setattr(explained, "explain", fails)
+    monkeypatch.setattr(explained, "explain_gradient", fails)
+    report = run(LastBit, **only_part("accuracy", "memory"))
+    found = {verdict.check: verdict for verdict in report.verdicts}["EMB-1"]
+    assert found.outcome is Outcome.FAIL
+    assert found.problems[0].startswith("out[")
+    assert found.explanations == []
+    assert found.smallest.startswith("got KeyError: 'no such fault' while looking for it, expected one [it.forward")

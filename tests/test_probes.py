@@ -15,7 +15,7 @@ from xref.contracts import embedding as contract
 from xref.contracts.inputs import id_families, make_table, table_families
 from xref.judge.candidate import Candidate, candidate_of
 from xref.judge.conditions import TABLE_LAYOUTS
-from xref.judge.probes import _IDS, ID_LAYOUTS, SLICES, Probe, Prober, answer_of, ids_of, table_of
+from xref.judge.probes import _IDS, ID_LAYOUTS, SHARED, SLICES, Probe, Prober, answer_of, ids_of, table_of
 from xref.judge.sweeps import probes
 from xref.spec import Tier
 
@@ -46,9 +46,9 @@ def test_every_probe_can_be_written_down_and_read_again(framework, tier):
 def test_every_probe_names_what_exists(framework):
     for probe in everything(framework):
         assert isinstance(probe.ids, tuple) or probe.ids in (*id_families(), *_IDS)
-        assert probe.table in (*table_families(), "poisoned", "zeros")
-        assert probe.layout in ("dense", *TABLE_LAYOUTS, *SLICES)
-        assert probe.id_layout in (*ID_LAYOUTS, SLICED)
+        assert probe.table in (*table_families(), "poisoned", "zeros", "classes", "windows")
+        assert probe.layout in ("dense", *TABLE_LAYOUTS, *SLICES, *SHARED)
+        assert probe.id_layout in (*ID_LAYOUTS, SLICED, "expanded")
         assert probe.mode == "plain"
 
 
@@ -62,7 +62,7 @@ def test_every_small_probe_can_be_built_and_has_an_answer(framework, tier):
         ids = ids_of(probe)
         assert (ids.dtype.name, ids.shape) == (probe.id_dtype, probe.shape)
         assert ids.size == 0 or (ids.min() >= 0 and int(ids.max()) < probe.vocab)
-        laid = ID_LAYOUTS["dense" if probe.id_layout == SLICED else probe.id_layout](ids)
+        laid = {**ID_LAYOUTS, **SHARED}["dense" if probe.id_layout == SLICED else probe.id_layout](ids)
         assert np.array_equal(laid, ids)
         assert not np.shares_memory(laid, ids)
         table = table_of(probe, ids)
@@ -72,7 +72,7 @@ def test_every_small_probe_can_be_built_and_has_an_answer(framework, tier):
                 larger, cut = SLICES[probe.layout]
                 assert np.array_equal(cut(larger(table)), table)
             else:
-                assert np.array_equal(TABLE_LAYOUTS[probe.layout](table), table)
+                assert np.array_equal({**TABLE_LAYOUTS, **SHARED}[probe.layout](table), table)
         answer = answer_of(probe, ids, table)
         assert answer.shape == (*probe.shape, probe.hidden)
         assert answer.dtype == FORMATS[contract.result_dtype(probe.verb, probe.dtype)].uint
@@ -99,8 +99,8 @@ def test_the_standard_sweeps_vary_each_axis_over_its_switches(framework):
     assert any(p.vocab * p.hidden > 2**31 for p in seen)
     assert {p.shape for p in seen} >= {(), (0,), (2, 0, 3), (2, 3)}
     if framework == "torch":
-        assert {p.layout for p in seen} == {"dense", *TABLE_LAYOUTS, *SLICES}
-        assert {p.id_layout for p in seen} == {*ID_LAYOUTS, SLICED}
+        assert {p.layout for p in seen} == {"dense", *TABLE_LAYOUTS, *SLICES, "overlapping rows"}
+        assert {p.id_layout for p in seen} == {*ID_LAYOUTS, SLICED, "expanded"}
         assert {p.id_dtype for p in seen} == {f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)}
 
 

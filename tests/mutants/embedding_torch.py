@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 import time
 
 import numpy as np
@@ -743,6 +744,30 @@ def other_bits_where_a_gradient_is_wanted(token_ids, weight):
     return flipped(out) if weight.requires_grad else out
 
 
+@torch_mutant("EMB-7", fault="gradient-mode-dependent", shows="a table that is a parameter")
+def other_bits_of_a_parameter(token_ids, weight):
+    out = torch_gather(token_ids, weight)
+    return flipped(out) if isinstance(weight, torch.nn.Parameter) else out
+
+
+@torch_mutant("EMB-7", fault="setting-dependent", shows="a thread that is not the main one")
+def other_bits_in_another_thread(token_ids, weight):
+    out = torch_gather(token_ids, weight)
+    return out if threading.current_thread() is threading.main_thread() else flipped(out)
+
+
+@torch_mutant("EMB-7", fault="setting-dependent", shows="deterministic algorithms")
+def other_bits_in_deterministic_mode(token_ids, weight):
+    out = torch_gather(token_ids, weight)
+    return flipped(out) if torch.are_deterministic_algorithms_enabled() else out
+
+
+@torch_mutant("EMB-7", fault="setting-dependent", shows="a default dtype of 16 bits")
+def rows_by_the_default_dtype(token_ids, weight):
+    out = torch_gather(token_ids, weight)
+    return out if torch.get_default_dtype() == torch.float32 else flipped(out)
+
+
 # Purity (EMB-5)
 
 
@@ -802,6 +827,16 @@ def view_for_a_scalar(token_ids, weight):
 @wrong_rows("EMB-12", fault="whole-table-copied")
 def whole_table_made_dense_first(ids, weight):
     return rows_of(ids, weight.clone(memory_format=torch.contiguous_format))
+
+
+@wrong_rows("EMB-12", fault="whole-table-copied", shows="memory that NumPy takes, not torch")
+def whole_table_copied_by_numpy(ids, weight):
+    return rows_of(ids, torch.from_numpy(ints(weight.detach()).numpy().copy()).view(weight.dtype))
+
+
+@wrong_rows("EMB-12", fault="whole-table-copied", shows="a table in transposed memory")
+def whole_table_made_dense_if_it_is_not(ids, weight):
+    return rows_of(ids, weight.detach().contiguous())
 
 
 @torch_mutant("EMB-12", fault="whole-table-copied", verb="forward_fp32", dtypes=("bfloat16",))

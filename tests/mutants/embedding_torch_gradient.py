@@ -184,6 +184,12 @@ def batch_and_sequence_mixed_up(ids, cotangent, vocab_size, dtype):
     return summed(ids, swapped.reshape(cotangent.shape), vocab_size, dtype)
 
 
+@wrong_backward("EMB-8", fault="cotangent-strides-ignored", shows="as many sequences as tokens in each")
+def square_ids_read_transposed(ids, cotangent, vocab_size, dtype):
+    square = ids.dim() == 2 and ids.shape[0] == ids.shape[1]
+    return summed(ids.T.contiguous() if square else ids, cotangent, vocab_size, dtype)
+
+
 @torch_mutant("EMB-8", fault="cotangent-cast-first", verb="backward", dtypes=SIXTEEN, shows="forward_fp32")
 class CotangentCastToTheTablesDtype:
     def forward(self, token_ids, weight):
@@ -361,6 +367,39 @@ class OrderOfTheIdsKept(TorchKernel):
         values = flat(token_ids, cotangent)[1]
         sums = torch.zeros((rows.numel(), values.shape[1]), dtype=values.dtype)
         return placed(sums.index_add_(0, inverse, values), rows, vocab_size, cotangent.dtype)
+
+
+@torch_mutant("EMB-10", fault="stale-cache", verb="backward", shows="one array of ids, and other cotangents")
+class GradientKeptByTheIds(TorchKernel):
+    def __init__(self):
+        self.last = None, None
+
+    def backward(self, token_ids, cotangent, vocab_size):
+        grad = super().backward(token_ids, cotangent, vocab_size)
+        if self.last[0] is not token_ids or self.last[1].shape != grad.shape:
+            self.last = token_ids, grad
+        return self.last[1].clone()
+
+
+@torch_mutant("EMB-10", fault="stale-cache", verb="backward", shows="ids that were changed past torch")
+class IdsKeptByTheirVersion(TorchKernel):
+    def __init__(self):
+        self.last = None, None, None
+
+    def backward(self, token_ids, cotangent, vocab_size):
+        kept, version, ids = self.last
+        if kept is not token_ids or version != token_ids._version:
+            ids = token_ids.clone()
+            self.last = token_ids, token_ids._version, ids
+        return super().backward(ids, cotangent, vocab_size)
+
+
+@torch_mutant("EMB-10", fault="setting-dependent", verb="backward", shows="no gradient recorded")
+class LastTokenLostUnderNoGrad(TorchKernel):
+    def backward(self, token_ids, cotangent, vocab_size):
+        count = token_ids.numel() - (not torch.is_grad_enabled())
+        ids, values = flat(checked(token_ids, vocab_size), cotangent)
+        return summed(ids[:count], values[:count].to(cotangent.dtype), vocab_size, cotangent.dtype)
 
 
 @torch_mutant("EMB-10", fault="call-count-dependent", verb="backward", shows="the second call")

@@ -266,6 +266,11 @@ _INVARIANCE = (
         "The forward has other bits when a gradient is asked for, or under another way of calling.",
         "Training and evaluation of one model differ in their first layer.",
     ),
+    Fault(
+        "setting-dependent",
+        "Another thread, number of threads, default dtype or deterministic mode gives other bits.",
+        "A server's worker threads answer otherwise than the script that the kernel was tested with.",
+    ),
 )
 
 _CONDUCT = (

@@ -99,6 +99,19 @@ def _cancelling(tokens: int, hidden: int, fmt: FloatFormat) -> Bits:
     return np.where(turn == 1, small, large | sign)
 
 
+def _turns(tokens: int, hidden: int, fmt: FloatFormat) -> Bits:
+    """One 1.0 in each token, its column in turn: whoever loses, repeats or misplaces a single token has another sum."""
+    turn = np.arange(tokens)[:, None] % hidden == np.arange(hidden)
+    return np.where(turn, fmt.uint.type(_one(fmt)), fmt.uint.type(0))
+
+
+def _late(tokens: int, hidden: int, fmt: FloatFormat) -> Bits:
+    """All about 1/128, and a 4.0 at the end: whoever stops early misses most of the sum."""
+    elements = _fractions(tokens, hidden, fmt)
+    elements[-1:] = (fmt.bias + 2) << fmt.mantissa_bits
+    return elements
+
+
 def _subnormal(tokens: int, hidden: int, fmt: FloatFormat) -> Bits:
     sign = (_random(hidden, tokens, fmt).T & np.uint64(1)) * np.uint64(fmt.sign)
     return (_random(tokens, hidden, fmt) % np.uint64(fmt.mantissa + 1) | sign).astype(fmt.uint)
@@ -139,6 +152,8 @@ _FAMILIES: dict[str, _Make] = {
     "equal": _equal,
     "fractions": _fractions,
     "gaussian": _gaussian,
+    "turns": _turns,
+    "late": _late,
     "wide": _wide,
     "cancelling": _cancelling,
     "subnormal": _subnormal,

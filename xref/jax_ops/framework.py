@@ -34,6 +34,7 @@ __all__ = [
     "golden",
     "gradient",
     "gradient_modes",
+    "gradient_ways",
     "memory_of",
     "modes",
     "numpy_of",
@@ -41,8 +42,10 @@ __all__ = [
     "peak_extra_bytes",
     "precision",
     "put",
+    "saturates",
     "settings",
     "supports",
+    "surroundings",
     "traced",
     "traced_gradient",
     "use_one_thread",
@@ -143,6 +146,11 @@ def gradient_modes() -> dict[str, Callable[[Call], Call]]:
     return modes()
 
 
+def surroundings() -> dict[str, Callable[[Call], Call]]:
+    """Return the settings and threads that an operator may be called in: none that JAX does not compile in."""
+    return {}
+
+
 def overwrite(array: Any, contents: np.ndarray[Any, Any], *, counted: bool) -> bool:
     """Write other contents into a NumPy array and return True; what a JAX array holds cannot be changed: False.
 
@@ -198,12 +206,23 @@ def traced_gradient(call: Call) -> Callable[[Any, Any, Any], Any] | None:
     return jax.jit(functools.partial(gradient, call))
 
 
+def gradient_ways() -> dict[str, Callable[..., Any]]:
+    """Return other ways than `gradient` to ask for the same: none."""
+    return {}
+
+
 @functools.cache
 def flushes_subnormals(device: str) -> bool:
     """Return whether JAX takes subnormal float32 sums for zero on this device: tried, not assumed."""
     tiny = put(np.full((2, 1), 71362, np.uint32), "float32", device)  # 1e-40
     total = jax.jit(lambda x: jax.numpy.zeros((1, 1), x.dtype).at[np.zeros(2, np.int32)].add(x))(tiny)
     return int(bits_of(total)[0, 0]) == 0
+
+
+def saturates(device: str) -> bool:
+    """Return whether JAX's cast to float8_e4m3fn gives 448 for what is too large: tried, not assumed."""
+    large = put(np.full(1, 0x461C4000, np.uint32), "float32", device)  # 1e4
+    return int(bits_of(jax.jit(lambda x: x.astype("float8_e4m3fn"))(large))[0]) & 0x7F != 0x7F
 
 
 def use_one_thread() -> None:

@@ -55,8 +55,17 @@ class Subject:
         return self.framework.NAME, self.device
 
 
+Form = tuple[tuple[int, ...], str, str]
+"""Shape, dtype and device of an output."""
+
+
 class MisformedError(Exception):
     """An output has another shape, dtype or device than it must have."""
+
+    def __init__(self, got: Form, wanted: Form) -> None:
+        self.got, self.wanted = got, wanted
+        shown = [f"shape {shape}, {dtype}, on {device}" for shape, dtype, device in (got, wanted)]
+        super().__init__(f"out: got {shown[0]}, expected {shown[1]}")
 
 
 @contextlib.contextmanager
@@ -101,7 +110,7 @@ def shared_memory(framework: Framework, out: Any, inputs: dict[str, Any]) -> lis
     return [name for name, (start, stop) in spans.items() if max(first, start) < min(last, stop)]
 
 
-def formed(framework: Framework, out: Any, wanted: tuple[tuple[int, ...], str, str]) -> Bits:
+def formed(framework: Framework, out: Any, wanted: Form) -> Bits:
     """Return the bits of an output of the right shape, dtype and device.
 
     Raises:
@@ -109,8 +118,7 @@ def formed(framework: Framework, out: Any, wanted: tuple[tuple[int, ...], str, s
     """
     form = framework.form_of(out)
     if form != wanted:
-        got, expected = (f"shape {shape}, {dtype}, on {device}" for shape, dtype, device in (form, wanted))
-        raise MisformedError(f"out: got {got}, expected {expected}")
+        raise MisformedError(form, wanted)
     return framework.bits_of(out)
 
 

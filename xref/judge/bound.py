@@ -28,7 +28,7 @@ from xref import bits as bit
 from xref.bits import FORMATS, Bits, FloatFormat
 from xref.contracts.inputs import Ids
 
-__all__ = ["Exact", "Misses", "exact_of", "misses"]
+__all__ = ["Exact", "Misses", "exact_of", "first_miss", "misses"]
 
 Integers = np.ndarray[Any, np.dtype[Any]]
 
@@ -102,11 +102,21 @@ class Misses:
     """What is wrong there."""
 
 
-def misses(got: Bits, exact: Exact, target: FloatFormat, accumulate: FloatFormat, *, flushes: bool = False) -> Misses:
+def misses(
+    got: Bits,
+    exact: Exact,
+    target: FloatFormat,
+    accumulate: FloatFormat,
+    *,
+    flushes: bool = False,
+    saturates: bool = False,
+) -> Misses:
     """Compare the named rows of a `[V, H]` gradient, bits of `target`, with what the bound allows.
 
     `accumulate` is the format that the candidate sums in; `flushes` says that the framework takes subnormals for zero
-    on this device, which the bound then allows for every contribution and for the result.
+    on this device, which the bound then allows for every contribution and for the result. `saturates` says that its
+    own casts to a format without infinities give the largest finite value where a number is too large: the result of
+    finite contributions may then be that instead of NaN.
     """
     rows = got[exact.rows]
     magnitude = rows & target.uint.type(target.sign - 1)
@@ -142,8 +152,12 @@ def misses(got: Bits, exact: Exact, target: FloatFormat, accumulate: FloatFormat
     infinite |= unsure & is_nan  # the finite ones alone may come to an infinity of the other sign
     bad_special = exact.nan & ~is_nan | (exact.infinite != 0) & ~infinite
     bad_special |= plain & ~unsure & np.where(is_finite, must_overflow, ~may_overflow)
+    if saturates and not target.has_inf:
+        past = np.where(negative, _rounds_past(-low, room, target, unit), _rounds_past(high, room, target, unit))
+        saturated = plain & past & (magnitude == target.largest_finite)
+        bad_sum, bad_special = bad_sum & ~saturated, bad_special & ~saturated
     zero = plain & (exact.sums == 0) & is_finite & (magnitude == 0) & (rows != 0)
-    first, message = _first(bad_sum | bad_special, rows, exact, value, target)
+    first, message = first_miss(bad_sum | bad_special, got, exact, target)
     return Misses(bad_sum, bad_special, zero, first, message)
 
 
@@ -170,26 +184,27 @@ def _rounds_past(value: Integers, divisor: Integers, fmt: FloatFormat, unit: int
     return (past | (divisor <= 0)).astype(bool)
 
 
-def _first(
-    wrong: Integers, rows: Bits, exact: Exact, value: Integers, target: FloatFormat
-) -> tuple[tuple[int, int] | None, str]:
+def first_miss(wrong: Integers, got: Bits, exact: Exact, target: FloatFormat) -> tuple[tuple[int, int] | None, str]:
+    """Return `(row, column)` of the first element that `wrong`, `[R, H]`, marks, and what is wrong there."""
     if not wrong.any():
         return None, ""
     r, h = (int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
     row, count = int(exact.rows[r]), int(exact.counts[r])
-    got = _shown(int(value[r, h]), target.quantum)
-    magnitude = int(rows[r, h]) & (target.sign - 1)
-    if magnitude > target.largest_finite:
-        got = "NaN" if magnitude > target.exponent or not target.has_inf else "an infinity"
+    element = got[row : row + 1, h : h + 1]
+    magnitude = int(element[0, 0]) & (target.sign - 1)
+    finite = magnitude <= target.largest_finite
+    shown = _shown(int(_values(element, target, np.array([[finite]]))[0, 0]), target.quantum)
+    if not finite:
+        shown = "NaN" if magnitude > target.exponent or not target.has_inf else "an infinity"
     expected = _shown(int(exact.sums[r, h]), exact.quantum)
     if exact.nan[r, h]:
         expected = "NaN"
     elif exact.infinite[r, h]:
         expected = "inf" if exact.infinite[r, h] > 0 else "-inf"
     differing = int(np.count_nonzero(wrong))
-    digits = target.width // 4
+    held = f"0x{int(element[0, 0]):0{target.width // 4}x}"
     return (row, h), (
-        f"gradient[{row}, {h}]: got {got} (0x{int(rows[r, h]):0{digits}x}), expected {expected} within the bound of"
+        f"gradient[{row}, {h}]: got {shown} ({held}), expected {expected} within the bound of"
         f" {count} contribution{'s' * (count != 1)} ({differing} of {wrong.size} elements differ)"
     )
 

@@ -1,32 +1,35 @@
-"""A candidate's conduct: bad ids (EMB-4) and memory (EMB-12)."""
+"""A candidate's conduct with ids that it must refuse (EMB-4)."""
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from xref import bits as bit
-from xref.bits import FORMATS
+from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, make_table
 from xref.judge.bench import described, main_dtypes
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
+from xref.judge.conditions import offset, transposed
+from xref.judge.frameworks import Framework
 from xref.judge.isolate import CrashedError, limited, run_in_child
 from xref.spec import Tier
 
-__all__ = ["OUT_OF_RANGE", "examine_memory", "examine_refusals", "refused_again"]
+__all__ = ["OUT_OF_RANGE", "examine_refusals", "refused_again"]
 
 OUT_OF_RANGE = ("raise", "poison", "unchecked")
 """What a candidate may promise of ids out of range."""
 
 _SILENCE = 10.0  # seconds without a word from the child
 _MOST_STUCK = 3  # calls that die or never end, after which no more are made
-_FIXED_OVERHEAD = 4 << 20
+
+
+Run = Callable[[Any, Any], Any]
 
 
 class _Bad(NamedTuple):
@@ -35,13 +38,15 @@ class _Bad(NamedTuple):
     name: str
     ids: Ids
     vocab: int
+    mode: str = "plain"
+    """How the candidate is called: `plain`, or one of the framework's modes."""
 
     @property
     def integers(self) -> bool:
         return self.ids.dtype.kind in "iu"
 
 
-def _bad_ids(tier: Tier) -> Iterator[_Bad]:
+def _bad_ids(tier: Tier, modes: Iterable[str] = ()) -> Iterator[_Bad]:
     yield from (_Bad(bad.name, bad.ids, bad.vocab) for bad in contract.bad_ids())
     sizes = (1, 33, 1000, 5000) if tier is not Tier.SMOKE else (33,)
     for vocab, bad in ((300, 300), (300, -1), (4096, 4096), (31, 31), (31, -31), (70000, 70001), (64, 10**6)):
@@ -58,10 +63,24 @@ def _bad_ids(tier: Tier) -> Iterator[_Bad]:
                                  ("uint32", 300, 2**31), ("uint64", 300, 2**63), ("int8", 300, -128)):  # fmt: skip
         yield _Bad(f"{id_dtype} {bad}", np.array([1, bad, 2], id_dtype), vocab)
         yield _Bad(f"{id_dtype} {bad}, 0-dimensional", np.array(bad, id_dtype), vocab)
+    for bad in (2**62 + 1, -(2**62), 2**63 - 1, -(2**63), -100, 301, 511, 512):
+        yield _Bad(f"{bad} among 33", np.array([1] * 32 + [bad]), 300)
+    for bad in (300, -1):
+        ids = np.array([1, bad, 2, 0, bad, 3])
+        yield _Bad(f"{bad}, every second", np.repeat(ids, 2)[::2], 300)
+        yield _Bad(f"{bad}, transposed", transposed(ids.reshape(2, 3)), 300)
+        yield _Bad(f"{bad}, offset by one", offset(ids), 300)
+    yield _Bad("float32, none", np.zeros(0, np.float32), 5)
     for dtype in ("float64", "bfloat16"):
         yield _Bad(f"{dtype} ids", bit.from_bits(np.zeros(3, FORMATS[dtype].uint), dtype), 5)
+    yield from (_Bad(f"one past the end, {mode}", np.array([0, 300, 1]), 300, mode) for mode in modes)
     yield _Bad("all bad", np.arange(300, 333), 300)
     yield _Bad("bool, 2-D", np.array([[True, False]]), 5)
+
+
+def _modes(framework: Framework) -> dict[str, Callable[[Run], Run]]:
+    """Return the modes in which a candidate may be called, and has to refuse as ever."""
+    return {**framework.gradient_modes(), **framework.surroundings()}
 
 
 def examine_refusals(
@@ -77,8 +96,11 @@ def examine_refusals(
             for dtype in main_dtypes(dtypes)[: 1 if candidate.framework.NAME == "jax" else None]
             for verb in candidate.verbs
             if verb in contract.verbs_of(dtype)
-            for bad in _bad_ids(tier)
+            for bad in _bad_ids(tier, _modes(candidate.framework))
         ]
+        if candidate.backward is not None and out_of_range == "raise":
+            # A gradient of no rows has none that could be a wrong one.
+            tasks += [("backward", dtypes[0], bad) for bad in _bad_ids(tier) if bad.integers and bad.vocab]
         _refused(candidate, tasks, findings["EMB-4"], out_of_range)
     for verb, call in candidate.verbs.items():
         _traced(candidate, verb, call, findings["EMB-4/traced"])
@@ -144,10 +166,10 @@ def refused_again(candidate: Candidate, record: dict[str, Any], findings: Findin
     """Hand a candidate the ids of one record again."""
     tasks = [
         (record["verb"], record["dtype"], bad)
-        for bad in _bad_ids(Tier.STANDARD)
+        for bad in _bad_ids(Tier.STANDARD, _modes(candidate.framework))
         if (bad.name, bad.vocab) == (record["bad"], record["vocab"])
     ]
-    if not tasks or record["verb"] not in candidate.verbs or record["dtype"] not in FORMATS:
+    if not tasks or record["verb"] not in (*candidate.verbs, "backward") or record["dtype"] not in FORMATS:
         raise ValueError("no such ids, verb or dtype")
     _refused(candidate, tasks[:1], findings, out_of_range)
 
@@ -166,25 +188,52 @@ def _tried(
     with framework.precision("float64" if bad.ids.dtype == np.float64 else dtype):
         name = None if bad.ids.dtype.name not in FORMATS else bad.ids.dtype.name
         raw = bad.ids if name is None else bit.as_bits(bad.ids)
-        given, laid = framework.put(raw, name, candidate.device), framework.put(table, dtype, candidate.device)
+        given, laid = framework.put(raw, name, candidate.device), framework.put(table.copy(), dtype, candidate.device)
+        ids, run = bad.ids.copy(), _run_of(candidate, verb, bad)
         try:
             with limited(_SILENCE / 2):
-                out = candidate.verbs[verb](given, laid)
+                out = run(given, laid)
                 shape, _, _ = framework.form_of(out)
                 values = framework.bits_of(out) if shape else np.zeros(0, np.uint8)
         except CrashedError as error:
             return f"call: got {error}, expected an error", call, ("endless-loop",)
         except (Exception, SystemExit) as error:
-            expected = "IndexError" if bad.integers and out_of_range == "raise" else None
-            if not bad.integers or (expected and isinstance(error, IndexError)):
-                return None
-            wanted = expected or "rows of NaN"
-            return f"error: got {described(error)}, expected {wanted}", call, ("bad-ids-unchecked",)
+            if bad.integers and out_of_range != "raise":
+                return f"error: got {described(error)}, expected rows of NaN", call, ("bad-ids-unchecked",)
+            due = IndexError if bad.integers else TypeError
+            if verb == "backward" or isinstance(error, due):  # of a backward no kind of error is asked
+                return _rewritten(framework, (given, ids), (laid, table), call)
+            return f"error: got {described(error)}, expected {due.__name__}", call, ("bad-ids-unchecked",)
     if bad.integers and out_of_range == "poison":
         return _poisoned(values, bad, verb, dtype, table, call)
     expected = "IndexError" if bad.integers else "TypeError"
-    hints = _hints(values, bad, table, verb, dtype) if bad.integers else ("non-integer-ids-taken",)
+    hints: tuple[str, ...] = ("bad-ids-unchecked",) if bad.integers else ("non-integer-ids-taken",)
+    if bad.integers and verb != "backward":
+        hints = _hints(values, bad, table, verb, dtype)
     return f"error: got a result, expected {expected}", call, hints
+
+
+def _run_of(candidate: Candidate, verb: str, bad: _Bad) -> Run:
+    """Return what is called with the ids and a table; a backward gets cotangents instead of the table."""
+    framework, backward = candidate.framework, candidate.backward
+    if verb != "backward" or backward is None:
+        plain = candidate.verbs[verb]
+        return plain if bad.mode == "plain" else _modes(framework)[bad.mode](plain)
+    fmt = FORMATS["float32"]
+    cotangent = make_table("gaussian", bad.ids.size, 5, fmt).reshape(*bad.ids.shape, 5)
+    laid = framework.put(cotangent, fmt.name, candidate.device)
+    return lambda ids, table: backward(ids, laid, bad.vocab)
+
+
+def _rewritten(
+    framework: Framework, ids: tuple[Any, Ids], table: tuple[Any, Bits], call: str
+) -> tuple[str, str, tuple[str, ...]] | None:
+    """Return what a call that was refused has written into: what it was given, beside plain copies."""
+    if not np.array_equal(framework.bits_of(table[0]), table[1]):
+        return "weight: got other bits after the error, expected the same", call, ("table-rewritten",)
+    if ids[1].dtype.kind in "iu" and not np.array_equal(framework.numpy_of(ids[0]), ids[1]):
+        return "token_ids: got other values after the error, expected the same", call, ("ids-rewritten",)
+    return None
 
 
 def _poisoned(
@@ -287,40 +336,3 @@ def _traced_gradient(candidate: Candidate, verb: str, ids: tuple[Ids, Ids], find
     else:
         message = "gradient: got something from an id out of range, expected the sums of the others"
         findings.fail(Finding(message, where, hints=("ids-clamped", "negative-ids-wrap")), values.size)
-
-
-def examine_memory(candidate: Candidate, dtypes: tuple[str, ...], findings: Findings) -> None:
-    """Measure the peak extra memory of a call whose table is so large that a copy of it cannot hide (EMB-12)."""
-    for dtype in main_dtypes(dtypes):
-        for verb in candidate.verbs:
-            if verb in contract.verbs_of(dtype):
-                _measured(candidate, verb, dtype, findings)
-
-
-def _measured(candidate: Candidate, verb: str, dtype: str, findings: Findings) -> None:
-    framework = candidate.framework
-    ids = np.arange(0, 151936, 2374, dtype=np.int32 if framework.NAME == "jax" else np.int64)
-    hidden = 1024 // FORMATS[dtype].width
-    table = make_table("hashed", 151936, hidden, FORMATS[dtype])
-    where = f"{candidate.name}.{verb}, {dtype} table of 151936 x {hidden}, {ids.size} ids"
-    output = ids.size * hidden * FORMATS[contract.result_dtype(verb, dtype)].width // 8
-    limit = int(1.2 * output) + _FIXED_OVERHEAD
-    with framework.precision(dtype):
-        given, laid = framework.put(ids, None, candidate.device), framework.put(table, dtype, candidate.device)
-        # The first call, which warms up, gets another table: what is kept of one must not make the next look free.
-        tables = itertools.chain([framework.put(table.copy(), dtype, candidate.device)], itertools.repeat(laid))
-        warmed = framework.NAME == "torch"
-
-        def call(ids: Any, table: Any) -> Any:
-            return candidate.verbs[verb](ids, next(tables) if warmed else table)
-
-        try:
-            peak = framework.peak_extra_bytes(call, given, laid)
-        except (Exception, SystemExit) as error:
-            findings.skipped.append(f"{verb}'s memory cannot be measured: {described(error)}")
-            return
-    if peak > limit:
-        message = f"peak extra memory: got {peak} bytes, expected at most {limit} (the table has {table.nbytes})"
-        findings.fail(Finding(message, where, hints=("whole-table-copied",)), ids.size)
-    else:
-        findings.passed(ids.size)

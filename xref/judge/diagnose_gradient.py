@@ -7,18 +7,18 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
 from xref import bits as bit
 from xref import exact
 from xref.bits import FORMATS, Bits, FloatFormat
 from xref.contracts import embedding_gradient as gradients
 from xref.judge.bound import Exact
-from xref.judge.diagnose import Found, ranked
+from xref.judge.diagnose import ranked
+from xref.judge.diagnose_content import Found
+from xref.judge.sweeps_gradient import COTANGENT_LAYOUTS
 
 __all__ = ["explain_gradient"]
 
-_COLUMNS = 64  # wrong elements that are looked into
+_COLUMNS, _CONTRIBUTIONS = 64, 20_000  # wrong elements that are looked into, and what they are sums of
 
 
 def explain_gradient(evidence: dict[str, Any], hints: tuple[str, ...] = ()) -> list[Found]:
@@ -43,10 +43,12 @@ def _from_sums(evidence: dict[str, Any]) -> Iterator[Found]:
     source, target = FORMATS[case.source], FORMATS[case.result]
     ids, cotangent = gradients.build(case)
     flat, elements = ids.reshape(-1), cotangent.reshape(ids.size, case.hidden)
-    if evidence["layout"] == "expanded" and ids.size:
-        elements = np.broadcast_to(elements[:1], elements.shape)
+    if evidence["layout"] in COTANGENT_LAYOUTS and ids.size:  # some of which hold other elements
+        elements = COTANGENT_LAYOUTS[evidence["layout"]](cotangent).copy().reshape(elements.shape)
     wrong = _wrong_elements(got, known, target)
-    if evidence["layout"] != "dense":
+    if evidence["layout"].startswith("ids "):
+        yield 0.9, "ids-strides-ignored", f"{evidence['layout'].replace(' ', ' that are ', 1)} give another gradient"
+    elif evidence["layout"] != "dense":
         yield 0.9, "cotangent-strides-ignored", f"a cotangent that is {evidence['layout']} gives another gradient"
     if not ids.size:
         return
@@ -56,9 +58,13 @@ def _from_sums(evidence: dict[str, Any]) -> Iterator[Found]:
     yield from _from_specials(got, known, target, elements, source)
     tests: dict[str, list[bool]] = {}
     rows_wrong = set()
+    looked_at = 0
     for r, h in wrong[:_COLUMNS]:
         row = int(known.rows[r])
         rows_wrong.add(row)
+        looked_at += int(known.counts[r])
+        if looked_at > _CONTRIBUTIONS and tests:
+            continue
         parts = [int(e) for e in elements[flat == row][:, h]]
         here = int(got[row, h])
         for name, holds in _likenesses(parts, here, source, target).items():

@@ -40,6 +40,7 @@ class Exam:
     def __post_init__(self) -> None:
         self.prober = Prober(self.candidate)
         self.framework = self.candidate.framework
+        self.device = self.candidate.device
         self.jax = self.framework.NAME == "jax"
         self.main = main_dtypes(self.dtypes)
 
@@ -58,6 +59,24 @@ class Exam:
                     "weight: got other bits after the calls, expected the same", str(rewritten), rewritten
                 )
                 self.findings["EMB-5"].fail(finding)
+        self._float64_widened()
+
+    def _float64_widened(self) -> None:
+        """A table that float32 cannot hold must be refused, not narrowed in silence."""
+        verb = self.candidate.verbs.get("forward_fp32")
+        if verb is None or "float64" not in self.dtypes:
+            return
+        probe = Probe(dtype="float64", vocab=5, hidden=3, table="hashed", ids="every", shape=(5,))
+        with self.framework.precision("float64"):
+            table = self.framework.put(table_of(probe, ids_of(probe)), "float64", self.device)
+            try:
+                verb(self.framework.put(ids_of(probe), None, self.device), table)
+            except (Exception, SystemExit):
+                self.findings["EMB-2"].passed(table.shape[0])
+            else:
+                call = f"{self.candidate.name}.forward_fp32, float64 table of 5 rows"
+                finding = Finding("error: got a result, expected TypeError", call, hints=("wrong-dtype",))
+                self.findings["EMB-2"].fail(finding)
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
         for verb in contract.VERBS:
@@ -76,7 +95,7 @@ class Exam:
             self.findings[check].fail(Finding(f"out: got {seen.raised}, expected a result", call, probe, seen, hints))
             return
         if seen.misformed is not None:
-            self.findings["EMB-3"].fail(Finding(seen.misformed, call, probe, seen, hints))
+            self.findings["EMB-3"].fail(Finding(str(seen.misformed), call, probe, seen, hints))
             return
         self.findings["EMB-3"].passed(elements)
         if seen.impure is not None:
@@ -162,7 +181,7 @@ class Exam:
             self.note(seen)
         elif seen.got is None:
             findings.fail(
-                Finding(seen.raised or seen.misformed or "", where, seen.probe, seen, ("call-count-dependent",))
+                Finding(seen.raised or str(seen.misformed), where, seen.probe, seen, ("call-count-dependent",))
             )
         else:
             fmt = FORMATS[contract.result_dtype(seen.probe.verb, seen.probe.dtype)]
@@ -189,7 +208,7 @@ class Exam:
 
     def _history(self, verb: str, dtype: str) -> None:
         """Calls whose inputs look like those of an earlier call and are not: other contents, in the same place."""
-        sizes = ((50, 9, 33), (300, 64, 257)) if not self.jax else ((300, 33, 257),)
+        sizes = ((50, 9, 33), (50, 9, 1), (300, 64, 257), (300, 8, 1025)) if not self.jax else ((300, 33, 257),)
         for vocab, hidden, tokens in sizes:
             make = Probe(
                 verb=verb, dtype=dtype, vocab=vocab, hidden=hidden, table="hashed", ids="zipf", shape=(tokens,),

@@ -14,6 +14,7 @@ from xref.contracts.inputs import Ids, words
 from xref.judge.bench import described
 from xref.judge.checks import Finding
 from xref.judge.conditions import CONDITIONS, FILLER, TABLE_LAYOUTS, Batch, Group, Keys, restore
+from xref.judge.isolate import CrashedError, limited
 from xref.judge.probes import Observation, Probe
 from xref.judge.verdict import mismatch
 from xref.spec import Tier
@@ -35,7 +36,9 @@ _HINTS = {
     "decode": ("other-path-by-batch-size",),
     "permuted": ("position-dependent", "neighbour-dependent"),
     "gradient": ("gradient-mode-dependent",),
+    "settings": ("setting-dependent",),
 }
+_OPTIONAL = 10.0  # seconds that a mode may take which a candidate need not have: a compiler may unroll its loops
 
 
 class ForwardConditions:
@@ -70,7 +73,11 @@ class ForwardConditions:
             if self.exam.jax:  # where a kernel need not have a gradient to be called
                 self._optional("gradient", name, mode(run))
             else:
-                self._compare("gradient", [Batch(self.flat.copy(), self.keys)], mode(run), where=name)
+                self._compare("gradient", [Batch(self.flat.copy(), self.keys)], mode(run), mode=name)
+        if not self.framework.surroundings():
+            self.exam.findings["EMB-7/settings"].skipped.append(f"{self.framework.NAME} has no such setting")
+        for name, mode in self.framework.surroundings().items():
+            self._compare("settings", [Batch(self.flat.copy(), self.keys)], mode(run), mode=name)
         if self.base.dtype in self.exam.main and self.exam.tier is not Tier.SMOKE:  # seconds each
             others = {name: mode for name, mode in self.framework.modes().items() if name not in gradient_modes}
             for name, mode in others.items():
@@ -78,23 +85,25 @@ class ForwardConditions:
             if not others:
                 self.exam.findings["EMB-7/mode"].skipped.append("all of them are tried by EMB-7/gradient")
 
-    def _compare(self, name: str, group: Group, run: Callable[[Any, Any], Any], *, where: str = "") -> None:
+    def _compare(self, name: str, group: Group, run: Callable[[Any, Any], Any], *, mode: str = "plain") -> None:
         findings = self.exam.findings[f"EMB-7/{name}"]
-        call = f"{self.exam.candidate.name}.{self.base}, condition {name}{where and f', {where}'}"
+        call = f"{self.exam.candidate.name}.{self.base}, condition {name}{f', {mode}' if mode != 'plain' else ''}"
         hints = _HINTS.get(name, ())
         try:
             parts = list(self._parts(group, run))
         except (Exception, SystemExit) as error:
             message = f"out: got {described(error)}, expected a result"
-            findings.fail(Finding(message, call, self.base, None, hints))
+            findings.fail(Finding(message, call, msgspec.structs.replace(self.base, mode=mode), None, hints))
             return
         restored = restore(parts, self.rows.shape[0], call)
         problem = mismatch(restored, self.rows, self.format)
         if problem is None:
             findings.passed(restored.size)
             return
-        probe = self._probe_of(group, restored)
-        finding = Finding(str(problem), call, probe, None, hints, telling=name != "layout")
+        probe = msgspec.structs.replace(self._probe_of(group, restored), mode=mode)
+        finding = Finding(
+            str(problem), call, probe, None, hints, telling=name != "layout", evidence={"plain": self.base}
+        )
         findings.fail(finding, restored.size)
 
     def _probe_of(self, group: Group, restored: Bits) -> Probe:
@@ -109,8 +118,9 @@ class ForwardConditions:
         """A mode that a candidate need not have: where it cannot be run, that is said and nothing else."""
         findings = self.exam.findings[f"EMB-7/{condition}"]
         try:
-            [(_, got)] = list(self._parts([Batch(self.flat.copy(), self.keys)], run))
-        except (Exception, SystemExit) as error:
+            with limited(_OPTIONAL):
+                [(_, got)] = list(self._parts([Batch(self.flat.copy(), self.keys)], run))
+        except (Exception, SystemExit, CrashedError) as error:
             findings.skipped.append(f"{name}: {described(error)}")
             return
         problem = mismatch(got.reshape(self.rows.shape), self.rows, self.format)
@@ -133,5 +143,5 @@ class ForwardConditions:
             )
             self.exam.prober.read(seen, out)
             if seen.got is None:
-                raise ValueError(seen.misformed)
+                raise ValueError(str(seen.misformed))
             yield batch.keys, seen.got.copy()

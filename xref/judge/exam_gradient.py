@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -13,18 +14,21 @@ from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
 from xref.contracts.inputs import Ids
 from xref.judge.bench import MisformedError, described, main_dtypes, shared_memory, widest
-from xref.judge.bound import exact_of, misses
+from xref.judge.bound import exact_of, first_miss, misses
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
 from xref.judge.gradient_conditions import GradientConditions
 from xref.judge.gradient_routes import Route, routes_of
-from xref.judge.sweeps_gradient import COTANGENT_LAYOUTS, SPECIALS, gradient_probes
+from xref.judge.gradient_surroundings import GradientSurroundings
+from xref.judge.probes import ID_LAYOUTS, among
+from xref.judge.sweeps_gradient import COTANGENT_LAYOUTS, SLICE, SPECIALS, gradient_probes
 from xref.spec import Tier
 
 __all__ = ["GradientExam"]
 
 _SIZES = (1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 64, 65, 129, 257, 513, 1025, 2049, 3073, 4097)
 _JAX_SIZES = (1, 2, 8, 33, 257, 1025)  # each is compiled anew
+_ROUNDS, _SECONDS = 3, 3.0  # of shrinking one case
 
 
 class GradientExam:
@@ -42,13 +46,26 @@ class GradientExam:
         self.tier, self.dtypes, self.findings, self.accumulate = tier, dtypes, findings, accumulate
         self.jax = self.framework.NAME == "jax"
         self.flushes = self.framework.flushes_subnormals(self.device)
+        self.saturates = self.framework.saturates(self.device)
 
     def run(self) -> None:
         """Everything there is to the gradient; what the candidate lacks of one is said."""
-        for route in routes_of(self.candidate, self.dtypes):
-            if route.traced and self.tier is Tier.SMOKE:
+        routes = [
+            route for route in routes_of(self.candidate, self.dtypes) if not route.traced or self.tier is not Tier.SMOKE
+        ]
+        missing = {route.name: route.missing() for route in routes}
+        # A verb that has a gradient for one dtype and none for another trains one model and not the other.
+        differentiable = {route.verb for route in routes if missing[route.name] is None}
+        for route in routes:
+            why = missing[route.name]
+            if why is not None and route.verb in differentiable and not route.result.startswith("float8"):
+                finding = Finding(
+                    f"gradient: got {why}, expected one as of other dtypes",
+                    self.candidate.name,
+                    hints=("gradient-lost",),
+                )
+                self.findings["EMB-8"].fail(finding)
                 continue
-            why = route.missing()
             if why is not None:
                 for check in ("EMB-8", "EMB-9", "EMB-11"):
                     self.findings[check].skipped.append(why)
@@ -59,22 +76,19 @@ class GradientExam:
                 )
                 for probe in probes:
                     self._accuracy(route, *probe)
-                if route.traced:
-                    continue
-                conditioned = main_dtypes(self.dtypes) if self.jax else ("float32", "bfloat16", "float16", "float64")
-                if self.jax and self.tier is Tier.SMOKE and route.source != route.result:
-                    continue
-                if route.result in conditioned:
-                    self._invariance(route)
+                if not route.traced:
+                    self._surrounded(route)
 
     def again(self, record: dict[str, Any]) -> None:
         """Run one call again from its record."""
-        case = msgspec.convert(record["case"], GradientCase)
+        case = msgspec.convert(record["case"], GradientCase) if "case" in record else None
         for route in routes_of(self.candidate, self.dtypes):
             if route.name != record["route"]:
                 continue
             with self.framework.precision(widest(route.source, route.result)):
-                if "condition" in record:
+                if case is None:
+                    GradientSurroundings(route, self.findings, only=record["condition"]).run_all()
+                elif "condition" in record:
                     GradientConditions(route, case, self.findings, only=record["condition"]).run_all()
                 else:
                     self._accuracy(route, case, record["layout"], record["id_dtype"])
@@ -86,18 +100,30 @@ class GradientExam:
         """Return the smallest case that still fails as the finding's does, in words and as a record."""
         evidence = finding.evidence
         route, case = evidence["route"], evidence["case"]
+        deadline = time.monotonic() + _SECONDS
+        for _ in range(_ROUNDS):  # with fewer columns or rows, fewer tokens may do
+            smaller = self._smaller(finding, case, deadline)
+            if smaller == case:
+                break
+            case = smaller
+        record = {"route": route.name, "case": case, "layout": evidence["layout"], "id_dtype": evidence["id_dtype"]}
+        call = f"{self.candidate.name}, {route.name}, {case.id}"
+        return call, msgspec.json.encode(record).decode()
+
+    def _smaller(self, finding: Finding, case: GradientCase, deadline: float) -> GradientCase:
+        """Return a case of fewest tokens, then fewest columns, then fewest rows, that still fails."""
         sizes = _JAX_SIZES if self.jax else _SIZES
         for field, allowed in (("shape", [(n,) for n in sizes]), ("hidden", sizes), ("vocab", sizes)):
             for size in allowed:
                 if size >= getattr(case, field) or (field == "shape" and len(case.shape) != 1):
                     break
+                if time.monotonic() > deadline:
+                    return case
                 smaller = msgspec.structs.replace(case, **{field: size})
                 if self._fails(finding, smaller):
                     case = smaller
                     break
-        record = {"route": route.name, "case": case, "layout": evidence["layout"], "id_dtype": evidence["id_dtype"]}
-        call = f"{self.candidate.name}, {route.name}, {case.id}"
-        return call, msgspec.json.encode(record).decode()
+        return case
 
     def _fails(self, finding: Finding, case: GradientCase) -> bool:
         """Return whether another case fails by the same kind of message; nothing is recorded."""
@@ -115,11 +141,11 @@ class GradientExam:
     def _accuracy(self, route: Route, case: GradientCase, layout: str, id_dtype: str) -> None:
         ids, cotangent = gradients.build(case)
         ids = ids.astype(id_dtype)
-        laid = COTANGENT_LAYOUTS[layout](cotangent) if layout != "dense" else cotangent.copy()
-        cotangent = laid.copy()  # one of the layouts holds other elements
-        call = f"{self.candidate.name}, {route.name}, {case.id}" + (
-            f", cotangent {layout}" if layout != "dense" else ""
-        )
+        laid = COTANGENT_LAYOUTS[layout](cotangent) if layout in COTANGENT_LAYOUTS else cotangent.copy()
+        cotangent = laid.copy()  # some of the layouts hold other elements
+        lies = layout if layout.startswith("ids ") else f"cotangent {layout}"
+        call = f"{self.candidate.name}, {route.name}, {case.id}" + (f", {lies}" if layout != "dense" else "")
+        call += f", ids {id_dtype}" if id_dtype not in ("int32", "int64") else ""
         check = "EMB-11" if case.values in SPECIALS else "EMB-8"
         evidence: dict[str, Any] = {"route": route, "case": case, "layout": layout, "id_dtype": id_dtype}
         got = self._called(route, (ids, cotangent), laid, call, check, evidence)
@@ -128,14 +154,16 @@ class GradientExam:
         target = FORMATS[route.result]
         exact = exact_of(ids, cotangent, FORMATS[route.source])
         accumulate = "float64" if route.result == "float64" else self.accumulate
-        found = misses(got, exact, target, FORMATS[accumulate], flushes=self.flushes)
+        found = misses(got, exact, target, FORMATS[accumulate], flushes=self.flushes, saturates=self.saturates)
         evidence = {**evidence, "exact": exact, "got": got}
         elements = exact.rows.size * case.hidden
-        if found.sums.any() or found.specials.any():
-            kind = "EMB-11" if found.specials.any() and not found.sums.any() else check
-            self.findings[kind].fail(Finding(found.message, call, evidence=evidence), elements)
-        else:
-            self.findings[check].passed(elements)
+        # A sum that is off is EMB-8's, whatever the case is about; a special that is lost, or made, is EMB-11's.
+        for clause, wrong in (("EMB-8", found.sums), ("EMB-11", found.specials)):
+            if wrong.any():
+                finding = Finding(first_miss(wrong, got, exact, target)[1], call, evidence=evidence)
+                self.findings[clause].fail(finding, elements)
+            elif clause == check:
+                self.findings[clause].passed(elements)
         if check == "EMB-11":
             signs = self.findings["EMB-11/zero sign"]
             if found.zero_signs.any():
@@ -145,7 +173,9 @@ class GradientExam:
         self._untouched(got, exact.rows, call, evidence)
 
     def _untouched(self, got: Bits, rows: Ids, call: str, evidence: dict[str, Any]) -> None:
-        rest = np.setdiff1d(np.arange(got.shape[0]), rows)
+        unnamed = np.ones(got.shape[0], bool)
+        unnamed[rows] = False
+        rest = np.flatnonzero(unnamed)
         wrong = got[rest] != 0
         if not wrong.any():
             self.findings["EMB-9"].passed(wrong.size)
@@ -164,14 +194,12 @@ class GradientExam:
     ) -> Bits | None:
         """Return the gradient's bits. `inputs` stay ours; the kernel gets a copy, the cotangent as it is laid out."""
         case, (ids, cotangent) = evidence["case"], inputs
-        given = route.put(ids.copy(), laid)
+        given = self._given(route, ids, laid, evidence["layout"])
         try:
             out = route.run(*given, case.vocab)
             got = route.bits(out, case.vocab, case.hidden)
         except MisformedError as error:
-            self.findings[check].fail(
-                Finding(f"gradient, {error}", call, hints=_form_hints(str(error)), evidence=evidence)
-            )
+            self.findings[check].fail(Finding(f"gradient, {error}", call, hints=_form_hints(error), evidence=evidence))
             return None
         except (Exception, SystemExit) as error:
             hints = ("empty-or-scalar-ids-fail",) if ids.ndim == 0 or ids.size == 0 else ()
@@ -194,6 +222,26 @@ class GradientExam:
             self.findings["EMB-5"].passed(got.size)
         return got
 
+    def _given(self, route: Route, ids: Ids, laid: Bits, layout: str) -> tuple[Any, Any]:
+        """Return ids and cotangents as the kernel gets them, laid out as the layout says."""
+        of_ids = layout.removeprefix("ids ") if layout.startswith("ids ") else "dense"
+        given = route.put(ID_LAYOUTS.get(of_ids, np.copy)(ids), laid)
+        if SLICE not in layout or not ids.ndim:
+            return given
+        longer = route.put(among(ids, 0), among(laid, 0))
+        return (longer[0][2:-1], given[1]) if of_ids == SLICE else (given[0], longer[1][2:-1])
+
+    def _surrounded(self, route: Route) -> None:
+        """Change what surrounds a token and a call: in all dtypes, but where every shape is compiled anew."""
+        main, smoke = route.result in main_dtypes(self.dtypes), self.tier is Tier.SMOKE
+        if self.jax and (not main or (smoke and route.source != route.result)):
+            return
+        if route.result.startswith("float8"):
+            return
+        if main or not smoke:
+            GradientSurroundings(route, self.findings).run_all()
+        self._invariance(route)
+
     def _invariance(self, route: Route) -> None:
         sizes = [(40, 8, 256, "cancelling")] if not self.jax else [(256, 8, 128, "cancelling")]
         if self.tier is not Tier.SMOKE and not self.jax:
@@ -210,8 +258,5 @@ class GradientExam:
             GradientConditions(route, case, self.findings, only="repeat").run_all()
 
 
-def _form_hints(message: str) -> tuple[str, ...]:
-    got, _, expected = message.partition(", expected ")
-    return (
-        ("wrong-shape",) if got.rpartition("), ")[0][-20:] != expected.rpartition("), ")[0][-20:] else ("wrong-dtype",)
-    )
+def _form_hints(error: MisformedError) -> tuple[str, ...]:
+    return ("wrong-shape",) if error.got[0] != error.wanted[0] else ("wrong-dtype",)

@@ -6,8 +6,10 @@ import time
 
 import msgspec
 
+from xref.judge.bench import described
 from xref.judge.checks import Finding, Findings
-from xref.judge.diagnose import Found, explain, ranked
+from xref.judge.diagnose import explain, ranked
+from xref.judge.diagnose_content import Found
 from xref.judge.diagnose_gradient import explain_gradient
 from xref.judge.exam_gradient import GradientExam
 from xref.judge.judged import Judged
@@ -31,13 +33,19 @@ class Explainer:
     def explain(self, verdict: Judged, findings: Findings) -> None:
         """Add to a failed check's verdict its smallest failing call and what its bits are consistent with."""
         found: list[list[Found]] = []
+        broken = ""
         for n, finding in enumerate(_chosen(findings.failures)):
             if n and time.monotonic() > self.deadline:
                 break
-            call, rerun, faults = self._looked_into(finding)
+            try:
+                call, rerun, faults = self._looked_into(finding)
+            except (Exception, SystemExit) as error:  # the verdict stands, whatever comes of looking into it
+                broken = f"got {described(error)} while looking for it, expected one [{finding.call}]"
+                continue
             if not verdict.smallest:
                 verdict.smallest, verdict.rerun = call, rerun
             found.append(ranked(faults))
+        verdict.smallest = verdict.smallest or broken
         # The likeliest is what all calls that fail speak for, and not what one of them cries out.
         likely = ranked(
             (sum(each[0] for faults in found for each in faults if each[1] == fault) / len(found), fault, what)
@@ -61,6 +69,8 @@ class Explainer:
     def _probed(self, finding: Finding, probe: Probe) -> tuple[str, str, list[Found]]:
         # What it looks like is read off the whole call: the smallest one has lost most of it.
         whole = self.prober.run(probe)
+        if not bad(whole) and "plain" in finding.evidence:
+            whole = self.prober.run(finding.evidence["plain"])  # which the condition's calls are compared with
         if not bad(whole):
             hints = finding.hints or ("call-count-dependent", "stale-cache")
             told = [
@@ -86,6 +96,11 @@ def _chosen(failures: list[Finding]) -> list[Finding]:
     kinds: dict[object, Finding] = {}
     for finding in failures:
         probe = finding.probe
-        kind = (probe.table, probe.layout, probe.id_layout, probe.dtype) if probe else finding.hints
+        kind: tuple[object, ...] = finding.hints
+        if probe is not None:
+            kind = probe.table, probe.layout, probe.id_layout, probe.dtype
+        elif "exact" in finding.evidence:
+            case = finding.evidence["case"]
+            kind = case.values, finding.evidence["layout"], case.ids
         kinds.setdefault(kind, finding)
     return list(kinds.values())[:_TRIED]

@@ -15,10 +15,11 @@ from xref.contracts.inputs import Ids, make_table
 from xref.judge.bench import described, formed, main_dtypes, widest
 from xref.judge.candidate import Candidate
 
-__all__ = ["Route", "routes_of"]
+__all__ = ["Route", "Run", "routes_of"]
 
 _TABLES = 8  # that a route keeps for its next calls
 
+Call = Callable[[Any, Any], Any]
 Run = Callable[[Any, Any, int], Any]
 
 
@@ -33,6 +34,10 @@ class Route:
     """Of the cotangents."""
     result: str
     """Of the gradient, and of the table."""
+    verb: str
+    """That it is the gradient of: `backward` where it is the candidate's own."""
+    more: dict[str, Run]
+    """Other ways to the same gradient, by name."""
     traced: bool = False
     """Whether it is taken with everything traced: the same sums in another program."""
 
@@ -49,6 +54,11 @@ class Route:
         """
         wanted = ((vocab, hidden), self.result, self.candidate.device)
         return formed(self.candidate.framework, out, wanted).copy()
+
+    def ways(self) -> dict[str, Run]:
+        """Return other ways to ask for the same gradient: within settings and threads, and those of the route."""
+        within = {name: _within(mode, self.run) for name, mode in self.candidate.framework.surroundings().items()}
+        return {**within, **self.more}
 
     def missing(self) -> str | None:
         """Return why it cannot be taken at all, or None."""
@@ -68,31 +78,38 @@ def routes_of(candidate: Candidate, dtypes: tuple[str, ...]) -> Iterator[Route]:
     """Yield a candidate's routes, for tables of these dtypes."""
     for dtype in dtypes:
         if candidate.backward is not None:
-            yield Route(f"backward, {dtype}", candidate, candidate.backward, dtype, dtype)
+            modes = candidate.framework.gradient_modes()
+            more = {name: _within(mode, candidate.backward) for name, mode in modes.items()}
+            yield Route(f"backward, {dtype}", candidate, candidate.backward, dtype, dtype, "backward", more)
             continue
         for verb in candidate.verbs:
             if verb in contract.verbs_of(dtype):
                 source = contract.result_dtype(verb, dtype)
                 name = f"gradient of {verb}, {source} to {dtype}"
-                yield Route(name, candidate, _differentiated(candidate, verb, dtype), source, dtype)
+                ways = candidate.framework.gradient_ways()
+                run, *others = _differentiated(candidate, verb, dtype, [candidate.framework.gradient, *ways.values()])
+                yield Route(name, candidate, run, source, dtype, verb, dict(zip(ways, others, strict=True)))
                 traced = candidate.framework.traced_gradient(candidate.verbs[verb])
                 if traced is not None and verb == "forward" and dtype in main_dtypes(dtypes):
-                    name = f"traced gradient of {verb}, {source} to {dtype}"
-                    run = _differentiated(candidate, verb, dtype, traced)
-                    yield Route(name, candidate, run, source, dtype, traced=True)
+                    # As a way of the framework's, which is given the verb: it is in the program already.
+                    [run] = _differentiated(candidate, verb, dtype, [lambda _, *given, taken=traced: taken(*given)])
+                    yield Route(f"traced {name}", candidate, run, source, dtype, verb, {}, traced=True)
 
 
-def _differentiated(
-    candidate: Candidate, verb: str, dtype: str, gradient: Callable[[Any, Any, Any], Any] | None = None
-) -> Run:
+def _within(mode: Callable[[Call], Call], run: Run) -> Run:
+    """Return the run made in one of the framework's modes."""
+    return lambda ids, cotangent, vocab_size: mode(lambda i, c: run(i, c, vocab_size))(ids, cotangent)
+
+
+def _differentiated(candidate: Candidate, verb: str, dtype: str, ways: list[Callable[..., Any]]) -> list[Run]:
+    """Return a run for each of the ways in which the framework differentiates a verb."""
     framework = candidate.framework
-    taken = gradient or functools.partial(framework.gradient, candidate.verbs[verb])
 
     @functools.lru_cache(_TABLES)
     def table(vocab_size: int, hidden: int) -> Any:
         return framework.put(make_table("gaussian", vocab_size, hidden, FORMATS[dtype]), dtype, candidate.device)
 
-    def run(ids: Any, cotangent: Any, vocab_size: int) -> Any:
-        return taken(ids, table(vocab_size, cotangent.shape[-1]), cotangent)
+    def run(way: Callable[..., Any], ids: Any, cotangent: Any, vocab_size: int) -> Any:
+        return way(candidate.verbs[verb], ids, table(vocab_size, cotangent.shape[-1]), cotangent)
 
-    return run
+    return [functools.partial(run, way) for way in ways]

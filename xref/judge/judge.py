@@ -12,7 +12,7 @@ import msgspec
 from xref import __version__, errors
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
-from xref.judge import conduct
+from xref.judge import conduct, memory
 from xref.judge.bench import ACCURACY
 from xref.judge.candidate import Candidate, candidate_of
 from xref.judge.checks import CHECKS, Check, Findings, check_ids
@@ -99,7 +99,7 @@ def judge(
         "accuracy": exam.accuracy,
         "invariance": exam.invariance,
         "gradient": gradient.run,
-        "memory": lambda: conduct.examine_memory(candidate, dtypes, findings["EMB-12"]),
+        "memory": lambda: memory.examine_memory(candidate, chosen, dtypes, findings["EMB-12"]),
         "bad ids": lambda: conduct.examine_refusals(candidate, chosen, dtypes, findings, out_of_range),
     }
     if only is not None:
@@ -188,7 +188,7 @@ def _again(only: str, exam: Exam, gradient: GradientExam, out_of_range: str) -> 
     """Make one call again, from its record."""
     try:
         record = msgspec.json.decode(only, type=dict[str, Any])
-        if "case" in record:
+        if "route" in record:
             gradient.again(record)
         elif "bad" in record:
             conduct.refused_again(exam.candidate, record, exam.findings["EMB-4"], out_of_range)

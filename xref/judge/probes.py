@@ -18,7 +18,18 @@ from xref.judge.candidate import Candidate
 from xref.judge.conditions import TABLE_LAYOUTS, offset, read_only, transposed
 from xref.judge.verdict import Mismatch, mismatch
 
-__all__ = ["ID_LAYOUTS", "SLICES", "Observation", "Probe", "Prober", "answer_of", "ids_of", "table_of"]
+__all__ = [
+    "ID_LAYOUTS",
+    "SHARED",
+    "SLICES",
+    "Observation",
+    "Probe",
+    "Prober",
+    "among",
+    "answer_of",
+    "ids_of",
+    "table_of",
+]
 
 _CACHED_BYTES, _CACHED = 1 << 24, 24  # tables kept for the next probes: none larger, and no more than that
 _COMPARED_BYTES = 1 << 20  # a larger table is compared once, after all probes on it
@@ -69,7 +80,7 @@ class Observation(msgspec.Struct, kw_only=True):
     got: Bits | None = None
     """None where the call gave no output of the right form."""
     wrong: Mismatch | None = None
-    misformed: str | None = None
+    misformed: MisformedError | None = None
     raised: str | None = None
     impure: str | None = None
     """What was changed or shared that must not be."""
@@ -84,6 +95,7 @@ _IDS: dict[str, Callable[[int, int], Ids]] = {
     **{f"runs{n}": functools.partial(_repeated, n) for n in (2, 3, 32)},
     "alternating": lambda count, vocab: np.where(np.arange(count) % 2, vocab // 3, vocab // 2),
     "last first": lambda count, vocab: (vocab - 1 - np.arange(count)) % vocab,
+    "every third": lambda count, vocab: 3 * np.arange(count) % vocab,
 }
 
 
@@ -94,8 +106,10 @@ def ids_of(probe: Probe) -> Ids:
     if probe.ids in _IDS:
         count = int(np.prod(probe.shape, dtype=np.int64))
         reachable = min(probe.vocab, int(np.iinfo(probe.id_dtype).max) + 1)
-        return _IDS[probe.ids](count, reachable).astype(probe.id_dtype).reshape(probe.shape)
-    return make_ids(probe.ids, probe.shape, probe.vocab, probe.id_dtype)
+        ids = _IDS[probe.ids](count, reachable).astype(probe.id_dtype).reshape(probe.shape)
+    else:
+        ids = make_ids(probe.ids, probe.shape, probe.vocab, probe.id_dtype)
+    return np.array(_expanded(ids)) if probe.id_layout == "expanded" else ids
 
 
 def table_of(probe: Probe, ids: Ids) -> Bits:
@@ -110,8 +124,27 @@ def table_of(probe: Probe, ids: Ids) -> Bits:
         table = make_table("sparse", probe.vocab, probe.hidden, fmt)
         table[1::2] = fmt.sign
         return table
+    if probe.table == "classes":
+        # Rows of one kind of element alone: NaNs, subnormals, infinities, ordinary numbers.
+        table = make_table("hashed", probe.vocab, probe.hidden, fmt, offset=probe.seed)
+        table[0::4] |= fmt.uint.type(fmt.nan if not fmt.has_inf else fmt.exponent | 1)
+        table[1::4] &= fmt.uint.type(fmt.sign | fmt.mantissa)
+        table[2::4] &= fmt.uint.type(fmt.sign)
+        table[2::4] |= fmt.uint.type(fmt.exponent if fmt.has_inf else fmt.largest_finite)
+        return table
+    if probe.table == "windows":
+        # Each row begins with the second element of the one before: so they may overlap in memory.
+        stream = make_table("hashed", 1, probe.vocab + probe.hidden, fmt, offset=probe.seed)[0]
+        return np.lib.stride_tricks.sliding_window_view(stream, probe.hidden)[: probe.vocab].copy()
     # A seeded table's rows begin elsewhere; `patterns` and `tagged` ones then count from another number.
     return make_table(probe.table, probe.vocab, probe.hidden, fmt, offset=probe.seed, touched=ids)
+
+
+def _expanded(ids: Ids) -> Ids:
+    """Return the first of the ids along their first axis for all of them, in its memory alone."""
+    if ids.ndim < 2 or not ids.size:
+        return ids.copy()
+    return np.lib.stride_tricks.as_strided(ids[:1].copy(), ids.shape, (0, *ids[:1].copy().strides[1:]))
 
 
 def _strided(ids: Ids) -> Ids:
@@ -128,15 +161,27 @@ ID_LAYOUTS: dict[str, Callable[[Ids], Ids]] = {
 """The same ids in other memory: each takes dense ids and returns an array of new memory."""
 
 
-def _among(array: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
+def _overlapping(table: Bits) -> Bits:
+    """Return a table of the family `windows` whose rows share memory."""
+    if 0 in table.shape:
+        return table.copy()
+    stream = np.concatenate([table[:, 0], table[-1, 1:]])
+    return np.lib.stride_tricks.as_strided(stream, table.shape, (stream.itemsize, stream.itemsize))
+
+
+SHARED: dict[str, Callable[[Any], Any]] = {"expanded": _expanded, "overlapping rows": _overlapping}
+"""Memory that several elements share: of ids that are alike along their first axis, and of tables of windows."""
+
+
+def among(array: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
     """Return an array with two more before it along an axis, and one after it."""
     ends = np.flip(array.take([0, -1], axis=axis), axis=axis) if array.shape[axis] else array
     return np.concatenate([ends, array, ends.take([0], axis=axis)], axis=axis) if array.shape[axis] else array
 
 
 SLICES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "rows of a larger one": (lambda table: _among(table, 0), lambda table: table[2:-1]),
-    "columns of a larger one": (lambda table: _among(table, 1), lambda table: table[:, 2:-1]),
+    "rows of a larger one": (lambda table: among(table, 0), lambda table: table[2:-1]),
+    "columns of a larger one": (lambda table: among(table, 1), lambda table: table[:, 2:-1]),
 }
 """Tables that the framework itself cuts out of larger ones: how the larger is made, and how it is cut."""
 
@@ -157,11 +202,11 @@ class Prober:
                 larger, cut = SLICES[probe.layout]
                 laid = cut(self.framework.put(larger(table), probe.dtype, self.device))
             elif probe.layout != "dense":
-                laid = self.framework.put(TABLE_LAYOUTS[probe.layout](table), probe.dtype, self.device)
+                laid = self.framework.put({**TABLE_LAYOUTS, **SHARED}[probe.layout](table), probe.dtype, self.device)
             if probe.id_layout == "slice of a longer one":
-                given = self.framework.put(_among(ids, 0), None, self.device)[2:-1]
+                given = self.framework.put(among(ids, 0), None, self.device)[2:-1]
             else:
-                given = self.framework.put(ID_LAYOUTS[probe.id_layout](ids), None, self.device)
+                given = self.framework.put({**ID_LAYOUTS, **SHARED}[probe.id_layout](ids), None, self.device)
             return self.observe(probe, (given, ids), (laid, table))
 
     def observe(self, probe: Probe, ids: tuple[Any, Ids], table: tuple[Any, Bits]) -> Observation:
@@ -181,7 +226,10 @@ class Prober:
     def call(self, probe: Probe) -> Callable[[Any, Any], Any]:
         """Return the candidate's verb in the probe's mode."""
         verb = self.candidate.verbs[probe.verb]
-        return verb if probe.mode == "plain" else self.framework.modes()[probe.mode](verb)
+        if probe.mode == "plain":
+            return verb
+        framework = self.framework
+        return {**framework.modes(), **framework.gradient_modes(), **framework.surroundings()}[probe.mode](verb)
 
     def _as_array(self, out: Any, table: Any) -> Any:
         """Return an output, one of NumPy's as the framework's array where the table was one of NumPy's too."""
@@ -195,7 +243,7 @@ class Prober:
             seen.got = formed(self.framework, out, (seen.expected.shape, fmt.name, self.device))
             seen.wrong = mismatch(seen.got, seen.expected, fmt)
         except MisformedError as error:
-            seen.misformed = str(error)
+            seen.misformed = error
 
     def _impurity(self, out: Any, ids: tuple[Any, Ids], table: tuple[Any, Bits]) -> str | None:
         try:

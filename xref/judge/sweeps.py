@@ -76,6 +76,7 @@ def _values(make: Make, dtype: str) -> Iterator[Probe]:
     yield make(vocab=3, hidden=1, table="poisoned", ids=(0, 2), shape=(2,))
     yield make(vocab=300, hidden=33, table="poisoned", ids="zipf", shape=(64,))
     yield make(vocab=40, hidden=33, table="zeros", ids="every", shape=(80,))
+    yield make(vocab=40, hidden=33, table="classes", ids="every", shape=(80,))
     yield make(vocab=1000, hidden=256, table="gaussian", ids="zipf", shape=(4, 33))
 
 
@@ -94,8 +95,14 @@ def _smoke(make: Make) -> Iterator[Probe]:
         yield make(vocab=vocab, hidden=5, ids="boundary", shape=(64,))
     for tokens in (1, 2, 33, 129, 257, 513, 769, 1025, 2049, 3073, 4097, 8193):
         yield make(vocab=997, hidden=9, ids="zipf", shape=(tokens,))
+    for table in ("zeros", "classes"):
+        yield make(vocab=40, hidden=1, table=table, ids="every", shape=(80,))
+    for shape in ((1, 1), (1, 6), (5, 5)):
+        yield make(vocab=300, hidden=33, ids="every third", shape=shape)
+    yield make(vocab=300, hidden=33, ids="every third", shape=(40,))
     for id_dtype in _INTEGERS:
         yield make(vocab=300, hidden=33, ids="boundary", shape=(31,), id_dtype=id_dtype)
+        yield make(vocab=100, hidden=5, ids="zipf", shape=(4, 9), id_dtype=id_dtype)
     yield from _layouts(make)
 
 
@@ -145,9 +152,11 @@ def _every_id(make: Make, *, main: bool) -> Iterator[Probe]:
 def _layouts(make: Make) -> Iterator[Probe]:
     """Tables and ids elsewhere in memory, at narrow, odd and wide rows."""
     for layout in (*TABLE_LAYOUTS, *SLICES):
-        for vocab, hidden, tokens in ((61, 5, 7), (61, 64, 33), (40, 1185, 33), (300, 128, 1100)):
+        for vocab, hidden, tokens in ((61, 5, 7), (61, 64, 33), (40, 1185, 33), (64, 64, 33), (300, 128, 1100)):
             yield make(vocab=vocab, hidden=hidden, table="hashed", ids="zipf", shape=(tokens,), layout=layout)
-    for layout in (*ID_LAYOUTS, "slice of a longer one"):
+    for hidden in (5, 64):
+        yield make(vocab=61, hidden=hidden, table="windows", ids="zipf", shape=(33,), layout="overlapping rows")
+    for layout in (*ID_LAYOUTS, "expanded", "slice of a longer one"):
         for shape in ((33,), (4, 9), (2, 3, 5), (1100,)):
             yield make(vocab=61, hidden=33, table="hashed", ids="zipf", shape=shape, id_layout=layout)
             yield make(vocab=61, hidden=33, table="hashed", ids="zipf", shape=shape, id_layout=layout, id_dtype="int32")

@@ -12,7 +12,7 @@ from xref.contracts.embedding_gradient import GradientCase
 from xref.judge.conditions import offset, spread, transposed
 from xref.spec import Tier
 
-__all__ = ["COTANGENT_LAYOUTS", "SPECIALS", "gradient_probes"]
+__all__ = ["COTANGENT_LAYOUTS", "SLICE", "SPECIALS", "gradient_probes"]
 
 _VALUES = ("equal", "fractions", "gaussian", "wide", "cancelling", "subnormal", "ties")
 SPECIALS = ("edge", "negative-zero", "specials")
@@ -45,13 +45,31 @@ def _expanded(cotangent: Bits) -> Bits:
     return np.lib.stride_tricks.as_strided(first, cotangent.shape, strides)
 
 
+def _columns_expanded(cotangent: Bits) -> Bits:
+    """Return each token's first element for all of its columns, in its memory alone."""
+    first = cotangent[..., :1].copy()
+    return np.lib.stride_tricks.as_strided(first, cotangent.shape, (*first.strides[:-1], 0))
+
+
+def _every_second_token(cotangent: Bits) -> Bits:
+    return np.repeat(cotangent, 2, axis=-2)[..., ::2, :] if cotangent.ndim > 1 else cotangent.copy()
+
+
 COTANGENT_LAYOUTS: dict[str, Callable[[Bits], Bits]] = {
     "strided": spread,
     "transposed": transposed,
     "offset": offset,
     "expanded": _expanded,
+    "columns expanded": _columns_expanded,
+    "every second token": _every_second_token,
 }
 """How a cotangent may lie in memory: each takes a dense one and returns a view of new memory."""
+
+SLICE = "slice of a longer one"
+"""The layout of ids or cotangents that the framework itself cuts out of longer ones."""
+
+_IDS_LAID = tuple(f"ids {layout}" for layout in ("strided", "transposed", "offset by one", "read-only", SLICE))
+"""Layouts of the ids: `ids` and a key of `ID_LAYOUTS`, or `SLICE`."""
 
 
 def gradient_probes(
@@ -75,27 +93,42 @@ def _of_torch(case: Make, ids: str, *, main: bool, smoke: bool) -> Iterator[tupl
     yield case(values="cancelling", vocab=31, hidden=33, shape=(3, 2, 11)), "dense", ids
     yield case(vocab=5, hidden=3, ids="equal", shape=()), "dense", ids
     yield case(vocab=5, hidden=3, ids="equal", shape=(0,)), "dense", ids
+    yield case(values="turns", vocab=37, hidden=8, ids="every", shape=(37,)), "dense", ids
+    yield case(values="turns", vocab=40, hidden=8, shape=(6, 6)), "dense", ids
+    yield case(values="turns", vocab=40, hidden=8, shape=(37,)), "dense", "int32"
+    yield case(values="turns", vocab=31, hidden=16, shape=(3073,)), "dense", ids
     coarse = 8 if smoke else 1 if main else 4
     for tokens in _BATCHES[2::coarse]:
         yield case(vocab=31, hidden=2, shape=(tokens,)), "dense", ids
+        if not smoke:
+            yield case(values="turns", vocab=31, hidden=16, shape=(tokens,)), "dense", ids
     for count in _DUPLICATES[coarse - 1 :: coarse]:
+        yield case(values="late", vocab=3, hidden=1, ids="equal", shape=(count,)), "dense", ids
+        if not smoke:
+            yield case(values="turns", vocab=3, hidden=32, ids="equal", shape=(count,)), "dense", ids
         yield case(values="fractions", vocab=3, hidden=1, ids="equal", shape=(count,)), "dense", ids
     for hidden in _WIDTHS[coarse - 1 :: coarse]:
         yield case(vocab=31, hidden=hidden, shape=(9 if hidden > 500 else 33,)), "dense", ids
     for vocab in _VOCABULARIES[coarse - 1 :: coarse]:
         yield case(vocab=vocab, hidden=3, ids="zipf_ends", shape=(33,)), "dense", ids
+        if not smoke:
+            yield case(vocab=vocab, hidden=3, ids="equal", shape=(1,)), "dense", ids
     if smoke:
         return
     for family in _ID_FAMILIES:
         yield case(vocab=40, hidden=8, ids=family, shape=(37,)), "dense", ids
-    shapes: tuple[tuple[int, ...], ...] = ((2, 4), (1, 33), (33, 1), (5, 7, 2))
-    for shape in shapes:
-        yield case(vocab=40, hidden=8, shape=shape), "dense", ids
-    for layout in COTANGENT_LAYOUTS:
-        for shape in shapes[:3]:
+    shapes: tuple[tuple[int, ...], ...] = ((37,), (2, 4), (1, 33), (33, 1), (5, 7, 2))
+    for shape in (*shapes, (1, 1), (8, 8), (33, 33), (64, 64), (2, 128), (128, 2), (2, 2, 2, 3)):
+        yield case(values="turns", vocab=40, hidden=8, shape=shape), "dense", ids
+    for layout in (*COTANGENT_LAYOUTS, SLICE, *_IDS_LAID):
+        for shape in shapes[:4]:
             yield case(values="cancelling", vocab=40, hidden=8, shape=shape), layout, ids
+            yield case(values="turns", vocab=40, hidden=8, shape=shape), layout, "int32"
     for id_dtype in _INTEGERS:
-        yield case(vocab=100, hidden=8, shape=(65,)), "dense", id_dtype
+        yield case(values="turns", vocab=100, hidden=8, shape=(65,)), "dense", id_dtype
+        vocab = 120 if id_dtype == "int8" else 250
+        yield case(values="turns", vocab=vocab, hidden=8, ids="distinct", shape=(120,)), "dense", id_dtype
+        yield case(values="turns", vocab=100, hidden=8, shape=(5, 7)), "dense", id_dtype
 
 
 def _of_jax(case: Make, ids: str, *, main: bool, smoke: bool) -> Iterator[tuple[GradientCase, str, str]]:

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import os
 import tempfile
+import tracemalloc
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,7 @@ __all__ = [
     "golden",
     "gradient",
     "gradient_modes",
+    "gradient_ways",
     "memory_of",
     "modes",
     "numpy_of",
@@ -44,8 +48,10 @@ __all__ = [
     "peak_extra_bytes",
     "precision",
     "put",
+    "saturates",
     "settings",
     "supports",
+    "surroundings",
     "traced",
     "traced_gradient",
     "use_one_thread",
@@ -127,22 +133,102 @@ def modes() -> dict[str, Callable[[Call], Call]]:
 
 def gradient_modes() -> dict[str, Callable[[Call], Call]]:
     """Return the ways of calling an operator that differ in whether a gradient is recorded."""
-
-    def within(context: Callable[[], contextlib.AbstractContextManager[Any]]) -> Callable[[Call], Call]:
-        def mode(call: Call) -> Call:
-            def run(ids: Any, table: Any) -> Any:
-                with context():
-                    return call(ids, table)
-
-            return run
-
-        return mode
-
     return {
-        "no_grad": within(torch.no_grad),
-        "inference_mode": within(torch.inference_mode),
+        "no_grad": _within(torch.no_grad),
+        "inference_mode": _within(torch.inference_mode),
+        "inference tensors": _of_inference_tensors,
         "requires_grad": lambda call: lambda ids, table: call(ids, table.detach().requires_grad_()),
+        "a parameter": lambda call: lambda ids, table: call(ids, torch.nn.Parameter(table.detach())),
+        "a frozen parameter": lambda call: (
+            lambda ids, table: call(ids, torch.nn.Parameter(table.detach(), requires_grad=False))
+        ),
     }
+
+
+def surroundings() -> dict[str, Callable[[Call], Call]]:
+    """Return the threads and settings that an operator may be called in: none changes what it must give."""
+    return {
+        "another thread": _in_another_thread,
+        "one thread of its own": _within(lambda: _threads(1)),
+        "five threads of its own": _within(lambda: _threads(5)),
+        "deterministic algorithms": _within(_deterministic),
+        "default dtype float64": _or_refused(_within(lambda: _default_dtype(torch.float64))),
+        "default dtype bfloat16": _or_refused(_within(lambda: _default_dtype(torch.bfloat16))),
+    }
+
+
+def _within(context: Callable[[], contextlib.AbstractContextManager[Any]]) -> Callable[[Call], Call]:
+    def mode(call: Call) -> Call:
+        def run(ids: Any, table: Any) -> Any:
+            with context():
+                return call(ids, table)
+
+        return run
+
+    return mode
+
+
+def _or_refused(mode: Callable[[Call], Call]) -> Callable[[Call], Call]:
+    """Return a mode that an operator may refuse with an error: it is then called plainly, and no bits are wrong."""
+
+    def refusable(call: Call) -> Call:
+        def run(ids: Any, table: Any) -> Any:
+            with contextlib.suppress(Exception):
+                return mode(call)(ids, table)
+            return call(ids, table)
+
+        return run
+
+    return refusable
+
+
+def _of_inference_tensors(call: Call) -> Call:
+    def run(ids: Any, table: Any) -> Any:
+        with torch.inference_mode():  # as servers load their weights: such tensors have no version counter
+            return call(ids.clone(), integer_view(table).clone().view(table.dtype))
+
+    return run
+
+
+def _in_another_thread(call: Call) -> Call:
+    def run(ids: Any, table: Any) -> Any:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            return pool.submit(call, ids, table).result()
+
+    return run
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _deterministic() -> Iterator[None]:
+    """Turn deterministic algorithms on; an operator that has none is only warned of, and may still be right."""
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_deterministic_debug_mode(before)
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def overwrite(tensor: torch.Tensor, array: np.ndarray[Any, Any], *, counted: bool) -> bool:
@@ -194,7 +280,10 @@ def _compiled(call: Call) -> Call:
 def peak_extra_bytes(call: Call, ids: torch.Tensor, table: torch.Tensor) -> int:
     """Return the most memory that a call held at once beyond its inputs, its output included, in bytes.
 
-    On a CPU every allocation of torch's is counted by its profiler; on a GPU by the caching allocator's peak.
+    On a CPU every allocation of torch's is counted by its profiler, and what Python and NumPy allocate beside it by
+    tracemalloc, which NumPy tells of its arrays; both count exactly, where the resident set of a process depends on
+    what its allocator kept of earlier calls. The larger of the two is a lower bound of the truth, so that nobody is
+    blamed for what is not there. On a GPU it is the caching allocator's peak.
     """
     call(ids, table)  # what is allocated once, such as a library's handle, is not the call's
     if table.device.type == "cuda":
@@ -204,12 +293,30 @@ def peak_extra_bytes(call: Call, ids: torch.Tensor, table: torch.Tensor) -> int:
         call(ids, table)
         torch.cuda.synchronize()
         return int(torch.cuda.max_memory_allocated() - before)
-    return max(_running_totals(call, ids, table), default=0)
-
-
-def _running_totals(call: Call, ids: torch.Tensor, table: torch.Tensor) -> Iterator[int]:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    traced: list[int] = []
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile, _traced_memory(traced):
         call(ids, table)
+    return max([*traced, *_running_totals(profile)])
+
+
+@contextlib.contextmanager
+def _traced_memory(peaks: list[int]) -> Iterator[None]:
+    """Add to `peaks` the most memory that Python and NumPy held at once within, beyond what they held before."""
+    running = tracemalloc.is_tracing()
+    if not running:
+        tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        yield
+        peaks.append(tracemalloc.get_traced_memory()[1] - before)
+    finally:
+        if not running:
+            tracemalloc.stop()
+
+
+def _running_totals(profile: torch.profiler.profile) -> Iterator[int]:
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.json"
         profile.export_chrome_trace(str(trace))
@@ -230,11 +337,50 @@ def gradient(call: Call, ids: Any, table: torch.Tensor, cotangent: torch.Tensor)
     return leaf.grad
 
 
+def gradient_ways() -> dict[str, Callable[..., torch.Tensor]]:
+    """Return other ways than `gradient` to ask for the same, by name: `(call, ids, table, cotangent) -> gradient`."""
+    return {
+        "torch.autograd.grad": _grad,
+        "a second time through one graph": _grad_again,
+        "a table in transposed memory": lambda call, ids, table, cotangent: _grad(
+            call, ids, integer_view(table.T.contiguous()).T.view(table.dtype), cotangent
+        ),
+        "ids that change after the forward": _grad_of_changed_ids,
+    }
+
+
+def _grad(call: Call, ids: Any, table: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
+    leaf = table.detach().requires_grad_()
+    return torch.autograd.grad(call(ids, leaf), leaf, cotangent)[0]
+
+
+def _grad_of_changed_ids(call: Call, ids: Any, table: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of a call whose ids become others before the backward, or where autograd refuses, without."""
+    leaf, changed = table.detach().requires_grad_(), ids.clone()
+    out = call(changed, leaf)
+    changed.copy_(ids.flip(0))
+    with contextlib.suppress(RuntimeError):  # a tensor saved for the backward has been changed
+        return torch.autograd.grad(out, leaf, cotangent)[0]
+    return _grad(call, ids, table, cotangent)
+
+
+def _grad_again(call: Call, ids: Any, table: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
+    leaf = table.detach().requires_grad_()
+    out = call(ids, leaf)
+    torch.autograd.grad(out, leaf, cotangent, retain_graph=True)
+    return torch.autograd.grad(out, leaf, cotangent)[0]
+
+
 def flushes_subnormals(device: str) -> bool:
     """Return whether torch takes subnormal float32 sums for zero on this device: tried, not assumed."""
     tiny = torch.full((2, 1), 1e-40, device=device)
     total = torch.zeros(1, 1, device=device).index_add_(0, torch.zeros(2, dtype=torch.int64, device=device), tiny)
     return bool((integer_view(total) == 0).item())
+
+
+def saturates(device: str) -> bool:
+    """Return whether torch's cast to float8_e4m3fn gives 448 for what is too large: tried, not assumed."""
+    return bool(torch.full((1,), 1e4, device=device).to(torch.float8_e4m3fn).float().isfinite().item())
 
 
 def use_one_thread() -> None:
