@@ -98,7 +98,7 @@ def _within(mode: Callable[[Call], Call], run: Run) -> Run:
 
 
 def _or_refused(run: Run, plain: Run) -> Run:
-    """Return a run that may be refused with an error, as a cotangent that requires a gradient: then the plain one is."""
+    """Return a run that may be refused with an error, as cotangents that require a gradient may be."""
 
     def refusable(ids: Any, cotangent: Any, vocab_size: int) -> Any:
         with contextlib.suppress(Exception):
