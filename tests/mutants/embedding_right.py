@@ -303,7 +303,7 @@ class TorchModule(_Module):
 @torch_right()
 class TorchSortedSegments(TorchKernel):
     def backward(self, token_ids, cotangent, vocab_size):
-        order = token_ids.reshape(-1).long().sort(stable=True)
+        order = checked(token_ids, vocab_size).reshape(-1).sort(stable=True)
         rows, lengths = order.values.unique_consecutive(return_counts=True)
         values = cotangent.to(wide(cotangent)).reshape(token_ids.numel(), cotangent.shape[-1])[order.indices]
         sums = torch.segment_reduce(values, "sum", lengths=lengths, axis=0) if rows.numel() else values
@@ -313,7 +313,7 @@ class TorchSortedSegments(TorchKernel):
 @torch_right()
 class TorchFloat64Sums(TorchKernel):
     def backward(self, token_ids, cotangent, vocab_size):
-        rows, inverse = torch.unique(token_ids.reshape(-1).long(), return_inverse=True)
+        rows, inverse = torch.unique(checked(token_ids, vocab_size).reshape(-1), return_inverse=True)
         values = cotangent.to(torch.float64).reshape(token_ids.numel(), cotangent.shape[-1])
         sums = torch.zeros((rows.numel(), values.shape[1]), dtype=torch.float64, device=values.device)
         sums.index_add_(0, inverse, values)
@@ -348,7 +348,7 @@ class TorchTokenAfterToken(TorchKernel):
     def backward(self, token_ids, cotangent, vocab_size):
         sums = {}
         values = cotangent.to(wide(cotangent)).reshape(token_ids.numel(), cotangent.shape[-1])
-        for row, value in zip(token_ids.reshape(-1).tolist(), values, strict=True):
+        for row, value in zip(checked(token_ids, vocab_size).reshape(-1).tolist(), values, strict=True):
             sums[row] = sums[row] + value if row in sums else value
         return placed(torch.stack([*sums.values()]) if sums else values, [*sums], vocab_size, cotangent.dtype)
 
@@ -361,7 +361,7 @@ class TorchThroughNumPy:
         return torch.from_numpy(np.asarray(rows)).view(weight.dtype).to(weight.device)
 
     def backward(self, token_ids, cotangent, vocab_size):
-        rows, inverse = np.unique(token_ids.cpu().numpy().astype(np.int64), return_inverse=True)
+        rows, inverse = np.unique(checked(token_ids, vocab_size).cpu().numpy(), return_inverse=True)
         values = cotangent.to(wide(cotangent)).cpu().numpy().reshape(inverse.size, cotangent.shape[-1])
         sums = np.zeros((rows.size, values.shape[1]), values.dtype)
         with np.errstate(over="ignore", invalid="ignore"):

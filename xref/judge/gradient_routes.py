@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
@@ -79,7 +80,9 @@ def routes_of(candidate: Candidate, dtypes: tuple[str, ...]) -> Iterator[Route]:
     for dtype in dtypes:
         if candidate.backward is not None:
             modes = candidate.framework.gradient_modes()
-            more = {name: _within(mode, candidate.backward) for name, mode in modes.items()}
+            more = {
+                name: _or_refused(_within(mode, candidate.backward), candidate.backward) for name, mode in modes.items()
+            }
             yield Route(f"backward, {dtype}", candidate, candidate.backward, dtype, dtype, "backward", more)
             continue
         for verb in candidate.verbs:
@@ -99,6 +102,17 @@ def routes_of(candidate: Candidate, dtypes: tuple[str, ...]) -> Iterator[Route]:
 def _within(mode: Callable[[Call], Call], run: Run) -> Run:
     """Return the run made in one of the framework's modes."""
     return lambda ids, cotangent, vocab_size: mode(lambda i, c: run(i, c, vocab_size))(ids, cotangent)
+
+
+def _or_refused(run: Run, plain: Run) -> Run:
+    """Return a run that may be refused with an error, as cotangents that require a gradient may be."""
+
+    def refusable(ids: Any, cotangent: Any, vocab_size: int) -> Any:
+        with contextlib.suppress(Exception):
+            return run(ids, cotangent, vocab_size)
+        return plain(ids, cotangent, vocab_size)
+
+    return refusable
 
 
 def _differentiated(candidate: Candidate, verb: str, dtype: str, ways: list[Callable[..., Any]]) -> list[Run]:
