@@ -15,7 +15,8 @@ pytest.importorskip("torch")
 import torch
 import torch.nn.functional as F
 
-from xref.judge import conduct, memory
+from xref.judge import conduct, memory, traced
+from xref.judge.bad_ids import BadIds, bad_ids
 from xref.judge.candidate import candidate_of
 from xref.judge.checks import CHECKS, Findings
 from xref.spec import Tier
@@ -163,7 +164,7 @@ def test_right_refusals_pass(tier):
 
 def test_every_bad_id_is_bad_and_has_a_name_of_its_own():
     for tier in (Tier.SMOKE, Tier.STANDARD):
-        seen = list(conduct._bad_ids(tier))
+        seen = list(bad_ids(tier))
         names = [(bad.name, bad.vocab) for bad in seen]
         assert len(set(names)) == len(names)
         for bad in seen:
@@ -220,6 +221,45 @@ def test_what_else_a_kernel_does_with_bad_ids_is_a_verdict(kernel, out_of_range,
     assert found.failures[0].call.startswith("it.forward, bfloat16 table of ")
 
 
+class Summed:
+    """A kernel whose backward takes bad ids in some way of its own."""
+
+    def __init__(self, rows):
+        self.forward, self.rows = right, rows
+
+    def backward(self, ids, cotangent, vocab_size):
+        rows, flat = self.rows(as_int64(ids).reshape(-1), vocab_size), cotangent.reshape(-1, cotangent.shape[-1])
+        return flat.new_zeros((vocab_size + 1, flat.shape[1])).index_add_(0, rows, flat)[:vocab_size]
+
+
+def left_out(ids, vocab_size):
+    return torch.where((ids < 0) | (ids >= vocab_size), vocab_size, ids)
+
+
+def refused(ids, vocab_size):
+    if bool(((ids < 0) | (ids >= vocab_size)).any()):
+        raise RuntimeError
+    return ids
+
+
+@pytest.mark.parametrize("rows", [left_out, refused])
+def test_a_backward_may_refuse_bad_ids_in_any_way_or_leave_them_out(rows):
+    found = examined(Summed(rows))["EMB-4"]
+    assert (found.failed, told(found)[0]) == (0, set())
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [lambda ids, vocab_size: ids.clamp(0, vocab_size - 1), lambda ids, vocab_size: ids % vocab_size],
+    ids=["clamped", "wrapped"],
+)
+def test_a_backward_that_puts_them_into_a_row_is_wrong(rows):
+    found = examined(Summed(rows))["EMB-4"]
+    assert told(found)[0] == {
+        "gradient: got something from an id out of range, expected an error or the sums of the others"
+    }
+
+
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
@@ -238,7 +278,7 @@ def test_a_kernel_that_ends_the_process_is_a_verdict_and_the_judge_goes_on(kerne
 
 def test_a_loop_without_end_is_a_verdict(monkeypatch):
     monkeypatch.setattr(conduct, "_SILENCE", 0.4)
-    monkeypatch.setattr(conduct, "_bad_ids", lambda *_: iter([conduct._Bad("one", np.array([5]), 5)] * 3))
+    monkeypatch.setattr(conduct, "bad_ids", lambda *_: iter([BadIds("one", np.array([5]), 5)] * 3))
     found = examined(endless)["EMB-4"]
     assert [finding.message for finding in found.failures] == [
         "call: got no answer within 0.2 s, expected an error"
@@ -254,7 +294,7 @@ def test_a_loop_that_no_clock_of_python_ends_is_a_verdict(monkeypatch):
         return endless(ids, weight)
 
     monkeypatch.setattr(conduct, "_SILENCE", 0.4)
-    monkeypatch.setattr(conduct, "_bad_ids", lambda *_: iter([conduct._Bad("one", np.array([5]), 5)] * 2))
+    monkeypatch.setattr(conduct, "bad_ids", lambda *_: iter([BadIds("one", np.array([5]), 5)] * 2))
     found = examined(held)["EMB-4"]
     messages = [finding.message for finding in found.failures]
     assert messages == ["process: got no answer within 0.4 s, expected an error"] * 2
@@ -292,7 +332,7 @@ def test_under_a_trace_rows_of_nan_pass_and_real_rows_fail():
     }
     found = {name: Findings() for name in candidates}
     for name, candidate in candidates.items():
-        conduct._traced(candidate, "forward", candidate.verbs["forward"], found[name])
+        traced.examine_traced(candidate, "forward", candidate.verbs["forward"], found[name])
     assert (found["filling"].failed, found["filling"].elements) == (0, 8 * 33 + 5 * 3)  # and the gradient
     rows, gradient = found["clipping"].failures
     assert rows.message == "out: got a row of values for an id out of range, expected NaN"

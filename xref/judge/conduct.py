@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +12,14 @@ from xref import bits as bit
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, make_table
+from xref.judge.bad_ids import BadIds, bad_ids, hints_of
 from xref.judge.bench import described, main_dtypes
+from xref.judge.bound import exact_of, misses
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
-from xref.judge.conditions import offset, transposed
 from xref.judge.frameworks import Framework
 from xref.judge.isolate import CrashedError, limited, run_in_child
+from xref.judge.traced import examine_traced
 from xref.spec import Tier
 
 __all__ = ["OUT_OF_RANGE", "examine_refusals", "refused_again"]
@@ -26,61 +28,18 @@ OUT_OF_RANGE = ("raise", "poison", "unchecked")
 """What a candidate may promise of ids out of range."""
 
 _SILENCE = 10.0  # seconds without a word from the child
+_MISPLACED = "gradient: got something from an id out of range, expected an error or the sums of the others"
 _MOST_STUCK = 3  # calls that die or never end, after which no more are made
 
 
 Run = Callable[[Any, Any], Any]
 
 
-class _Bad(NamedTuple):
-    """Ids that must not come back as rows."""
-
-    name: str
-    ids: Ids
-    vocab: int
-    mode: str = "plain"
-    """How the candidate is called: `plain`, or one of the framework's modes."""
-
-    @property
-    def integers(self) -> bool:
-        return self.ids.dtype.kind in "iu"
-
-
-def _bad_ids(tier: Tier, modes: Iterable[str] = ()) -> Iterator[_Bad]:
-    yield from (_Bad(bad.name, bad.ids, bad.vocab) for bad in contract.bad_ids())
-    sizes = (1, 33, 1000, 5000) if tier is not Tier.SMOKE else (33,)
-    for vocab, bad in ((300, 300), (300, -1), (4096, 4096), (31, 31), (31, -31), (70000, 70001), (64, 10**6)):
-        for tokens in sizes:
-            for place in sorted({0, tokens // 2, tokens - 1}):
-                ids = np.arange(tokens, dtype=np.int64) % vocab
-                ids[place] = bad
-                yield _Bad(f"{bad} at {place} of {tokens}", ids, vocab)
-                if tokens == 33:
-                    yield _Bad(f"{bad} at {place} of 33, int32", ids.astype(np.int32), vocab)
-                    yield _Bad(f"{bad} at {place} of 3x11", ids.reshape(3, 11), vocab)
-                    yield _Bad(f"{bad} at {place} of 3x1x11, int32", ids.astype(np.int32).reshape(3, 1, 11), vocab)
-    for id_dtype, vocab, bad in (("int8", 100, 127), ("uint8", 200, 200), ("int16", 300, -300), ("uint16", 300, 65535),
-                                 ("uint32", 300, 2**31), ("uint64", 300, 2**63), ("int8", 300, -128)):  # fmt: skip
-        yield _Bad(f"{id_dtype} {bad}", np.array([1, bad, 2], id_dtype), vocab)
-        yield _Bad(f"{id_dtype} {bad}, 0-dimensional", np.array(bad, id_dtype), vocab)
-    for bad in (2**62 + 1, -(2**62), 2**63 - 1, -(2**63), -100, 301, 511, 512):
-        yield _Bad(f"{bad} among 33", np.array([1] * 32 + [bad]), 300)
-    for bad in (300, -1):
-        ids = np.array([1, bad, 2, 0, bad, 3])
-        yield _Bad(f"{bad}, every second", np.repeat(ids, 2)[::2], 300)
-        yield _Bad(f"{bad}, transposed", transposed(ids.reshape(2, 3)), 300)
-        yield _Bad(f"{bad}, offset by one", offset(ids), 300)
-    yield _Bad("float32, none", np.zeros(0, np.float32), 5)
-    for dtype in ("float64", "bfloat16"):
-        yield _Bad(f"{dtype} ids", bit.from_bits(np.zeros(3, FORMATS[dtype].uint), dtype), 5)
-    yield from (_Bad(f"one past the end, {mode}", np.array([0, 300, 1]), 300, mode) for mode in modes)
-    yield _Bad("all bad", np.arange(300, 333), 300)
-    yield _Bad("bool, 2-D", np.array([[True, False]]), 5)
-
-
 def _modes(framework: Framework) -> dict[str, Callable[[Run], Run]]:
-    """Return the modes in which a candidate may be called, and has to refuse as ever."""
-    return {**framework.gradient_modes(), **framework.surroundings()}
+    """Return the modes in which a candidate may be called, and has to refuse as ever: none under a trace."""
+    traced = framework.modes()
+    modes = {**framework.gradient_modes(), **framework.surroundings()}
+    return {name: mode for name, mode in modes.items() if name not in traced}
 
 
 def examine_refusals(
@@ -96,22 +55,22 @@ def examine_refusals(
             for dtype in main_dtypes(dtypes)[: 1 if candidate.framework.NAME == "jax" else None]
             for verb in candidate.verbs
             if verb in contract.verbs_of(dtype)
-            for bad in _bad_ids(tier, _modes(candidate.framework))
+            for bad in bad_ids(tier, _modes(candidate.framework))
         ]
         if candidate.backward is not None and out_of_range == "raise":
             # A gradient of no rows has none that could be a wrong one.
-            tasks += [("backward", dtypes[0], bad) for bad in _bad_ids(tier) if bad.integers and bad.vocab]
+            tasks += [("backward", dtypes[0], bad) for bad in bad_ids(tier) if bad.integers and bad.vocab]
         _refused(candidate, tasks, findings["EMB-4"], out_of_range)
     for verb, call in candidate.verbs.items():
-        _traced(candidate, verb, call, findings["EMB-4/traced"])
+        examine_traced(candidate, verb, call, findings["EMB-4/traced"])
 
 
-def _refused(candidate: Candidate, tasks: list[tuple[str, str, _Bad]], findings: Findings, out_of_range: str) -> None:
+def _refused(candidate: Candidate, tasks: list[tuple[str, str, BadIds]], findings: Findings, out_of_range: str) -> None:
     """Try the tasks one after the other; one that kills the child is a failure, and the next child goes on after it."""
     forks = candidate.framework.NAME == "torch" and candidate.device == "cpu"
     done = 0
 
-    def note(result: tuple[str, str, tuple[str, ...]] | None, task: tuple[str, str, _Bad]) -> None:
+    def note(result: tuple[str, str, tuple[str, ...]] | None, task: tuple[str, str, BadIds]) -> None:
         if result is None:
             findings.passed(max(task[2].ids.size, 1))
         else:
@@ -145,7 +104,7 @@ def _refused(candidate: Candidate, tasks: list[tuple[str, str, _Bad]], findings:
 
 
 def _until_stuck(
-    candidate: Candidate, tasks: list[tuple[str, str, _Bad]], out_of_range: str
+    candidate: Candidate, tasks: list[tuple[str, str, BadIds]], out_of_range: str
 ) -> Iterator[tuple[str, str, tuple[str, ...]] | None]:
     """Try tasks one after the other, until some have taken too long: the others would as well."""
     stuck = 0
@@ -157,7 +116,7 @@ def _until_stuck(
             return
 
 
-def _record(task: tuple[str, str, _Bad]) -> str:
+def _record(task: tuple[str, str, BadIds]) -> str:
     verb, dtype, bad = task
     return json.dumps({"bad": bad.name, "verb": verb, "dtype": dtype, "vocab": bad.vocab})
 
@@ -166,7 +125,7 @@ def refused_again(candidate: Candidate, record: dict[str, Any], findings: Findin
     """Hand a candidate the ids of one record again."""
     tasks = [
         (record["verb"], record["dtype"], bad)
-        for bad in _bad_ids(Tier.STANDARD, _modes(candidate.framework))
+        for bad in bad_ids(Tier.STANDARD, _modes(candidate.framework))
         if (bad.name, bad.vocab) == (record["bad"], record["vocab"])
     ]
     if not tasks or record["verb"] not in (*candidate.verbs, "backward") or record["dtype"] not in FORMATS:
@@ -174,12 +133,12 @@ def refused_again(candidate: Candidate, record: dict[str, Any], findings: Findin
     _refused(candidate, tasks[:1], findings, out_of_range)
 
 
-def _name(candidate: Candidate, verb: str, dtype: str, bad: _Bad) -> str:
+def _name(candidate: Candidate, verb: str, dtype: str, bad: BadIds) -> str:
     return f"{candidate.name}.{verb}, {dtype} table of {bad.vocab} rows, ids: {bad.name}"
 
 
 def _tried(
-    candidate: Candidate, task: tuple[str, str, _Bad], out_of_range: str
+    candidate: Candidate, task: tuple[str, str, BadIds], out_of_range: str
 ) -> tuple[str, str, tuple[str, ...]] | None:
     """Return what is wrong with how a candidate takes bad ids, the call, and what that speaks for; None if nothing."""
     verb, dtype, bad = task
@@ -206,23 +165,35 @@ def _tried(
             return f"error: got {described(error)}, expected {due.__name__}", call, ("bad-ids-unchecked",)
     if bad.integers and out_of_range == "poison":
         return _poisoned(values, bad, verb, dtype, table, call)
+    if verb == "backward":
+        return None if _left_out(values, bad) else (_MISPLACED, call, ("bad-ids-unchecked",))
     expected = "IndexError" if bad.integers else "TypeError"
-    hints: tuple[str, ...] = ("bad-ids-unchecked",) if bad.integers else ("non-integer-ids-taken",)
-    if bad.integers and verb != "backward":
-        hints = _hints(values, bad, table, verb, dtype)
+    hints = hints_of(values, bad, table, verb, dtype) if bad.integers else ("non-integer-ids-taken",)
     return f"error: got a result, expected {expected}", call, hints
 
 
-def _run_of(candidate: Candidate, verb: str, bad: _Bad) -> Run:
+def _run_of(candidate: Candidate, verb: str, bad: BadIds) -> Run:
     """Return what is called with the ids and a table; a backward gets cotangents instead of the table."""
     framework, backward = candidate.framework, candidate.backward
     if verb != "backward" or backward is None:
         plain = candidate.verbs[verb]
         return plain if bad.mode == "plain" else _modes(framework)[bad.mode](plain)
-    fmt = FORMATS["float32"]
-    cotangent = make_table("gaussian", bad.ids.size, 5, fmt).reshape(*bad.ids.shape, 5)
-    laid = framework.put(cotangent, fmt.name, candidate.device)
+    laid = framework.put(_cotangent(bad), "float32", candidate.device)
     return lambda ids, table: backward(ids, laid, bad.vocab)
+
+
+def _cotangent(bad: BadIds) -> Bits:
+    return make_table("gaussian", bad.ids.size, 5, FORMATS["float32"]).reshape(*bad.ids.shape, 5)
+
+
+def _left_out(values: Bits, bad: BadIds) -> bool:
+    """Return whether a gradient is the sum of what the ids in range name: a backward may leave the others out."""
+    fmt = FORMATS["float32"]
+    inside = bad.inside
+    known = exact_of(bad.ids[inside].astype(np.int64), _cotangent(bad)[inside], fmt)
+    if values.shape != (bad.vocab, 5) or misses(values, known, fmt, fmt).message:
+        return False
+    return not values[np.setdiff1d(np.arange(bad.vocab), known.rows)].any()
 
 
 def _rewritten(
@@ -237,102 +208,17 @@ def _rewritten(
 
 
 def _poisoned(
-    values: Any, bad: _Bad, verb: str, dtype: str, table: Any, call: str
+    values: Any, bad: BadIds, verb: str, dtype: str, table: Any, call: str
 ) -> tuple[str, str, tuple[str, ...]] | None:
     fmt = FORMATS[contract.result_dtype(verb, dtype)]
-    inside = np.array([0 <= int(i) < bad.vocab for i in bad.ids.reshape(-1)], bool).reshape(bad.ids.shape)
+    inside = bad.inside
     if values.shape != (*bad.ids.shape, table.shape[1]):
         return f"out: got shape {values.shape}, expected rows of NaN", call, ("wrong-shape",)
     if not bit.is_nan(values[~inside], fmt).all():
-        hints = _hints(values, bad, table, verb, dtype)
+        hints = hints_of(values, bad, table, verb, dtype)
         return "out: got a row of values for an id out of range, expected NaN", call, hints
     if inside.any():
         answer = contract.exact_answers(bad.ids[inside], table, dtype)[verb]
         if not np.array_equal(values[inside], answer):
             return "out: got other bits beside an id out of range, expected the rows", call, ()
     return None
-
-
-def _hints(values: Any, bad: _Bad, table: Any, verb: str, dtype: str) -> tuple[str, ...]:
-    """Return what the row that came back for the first bad id is consistent with."""
-    if values.ndim == 0 or values.shape != (*bad.ids.shape, table.shape[1]) or bad.vocab == 0:
-        return ("bad-ids-unchecked",)
-    flat = [int(i) for i in bad.ids.reshape(-1)]
-    place = next(n for n, value in enumerate(flat) if not 0 <= value < bad.vocab)
-    rows = contract.exact_answers(np.arange(bad.vocab), table, dtype)[verb]
-    row, value = values.reshape(-1, table.shape[1])[place], flat[place]
-    fmt = FORMATS[contract.result_dtype(verb, dtype)]
-    if (row == 0).all() or bit.is_nan(row, fmt).all():
-        return ("bad-ids-filled",)
-    held = set(np.flatnonzero((rows == row).all(axis=1)).tolist())
-    narrowed = {
-        # The widest first: what is narrowed further shows in ids that are in range.
-        "ids-narrowed-to-32-bits": {value % 2**32, (value + 2**31) % 2**32 - 2**31},
-        "ids-narrowed-to-16-bits": {value % 2**16, (value + 2**15) % 2**16 - 2**15},
-        "ids-narrowed-to-8-bits": {value % 256, (value + 128) % 256 - 128},
-    }
-    order = [name for name, kept in narrowed.items() if value not in kept and held & kept]
-    if value < 0 and held & {value + bad.vocab, value % bad.vocab}:
-        order.insert(0, "negative-ids-wrap")
-    if held & {0 if value < 0 else bad.vocab - 1}:
-        order.append("ids-clamped")
-    return tuple(order) or ("bad-ids-unchecked",)
-
-
-def _traced(candidate: Candidate, verb: str, call: Callable[[Any, Any], Any], findings: Findings) -> None:
-    """Under a trace nothing can be raised: an id out of range must give a row of NaN, never a real one."""
-    framework = candidate.framework
-    traced = framework.traced(call)
-    if traced is None:
-        findings.skipped.append(f"{framework.NAME} has no such trace")
-        return
-    ids = np.array([0, 4, 5, -1, -6, 2, 2**31 - 1, -(2**31)], np.int32)
-    inside = (ids >= 0) & (ids < 5)
-    dtype, fmt = "float32", FORMATS["float32"]
-    table = make_table("gaussian", 5, 33, fmt)
-    where = f"{candidate.name}.{verb} under jit, float32 table of 5 rows, ids {ids.tolist()}"
-    with framework.precision(dtype):
-        given, laid = framework.put(ids, None, candidate.device), framework.put(table, dtype, candidate.device)
-        try:
-            values = framework.bits_of(traced(given, laid))
-        except (Exception, SystemExit) as error:
-            findings.skipped.append(f"{verb} cannot be traced: {described(error)}")
-            return
-    bad = _Bad("traced", ids, 5)
-    if values.shape != (8, 33) or not bit.is_nan(values[~inside], fmt).all():
-        hints = _hints(values, bad, table, verb, dtype)
-        findings.fail(
-            Finding("out: got a row of values for an id out of range, expected NaN", where, hints=hints), ids.size
-        )
-    elif not np.array_equal(values[inside], table[ids[inside]]):
-        findings.fail(Finding("out: got other bits beside an id out of range, expected the rows", where), ids.size)
-    else:
-        findings.passed(values.size)
-    if candidate.backward is None:
-        _traced_gradient(candidate, verb, (ids, inside), findings)
-
-
-def _traced_gradient(candidate: Candidate, verb: str, ids: tuple[Ids, Ids], findings: Findings) -> None:
-    """Under a trace a row that no id in range names must have no gradient; `ids`, and which of them are in range."""
-    framework, (given, inside) = candidate.framework, ids
-    traced = framework.traced_gradient(candidate.verbs[verb])
-    if traced is None:
-        return
-    one = FORMATS["float32"].bias << FORMATS["float32"].mantissa_bits
-    ones = np.full((given.size, 3), one, np.uint32)
-    expected = np.zeros((5, 3), np.uint32)
-    expected[given[inside]] = one
-    table = make_table("gaussian", 5, 3, FORMATS["float32"])
-    where = f"{candidate.name}, gradient of {verb} under jit, float32 table of 5 rows, ids {given.tolist()}, ones"
-    with framework.precision("float32"):
-        arrays = [framework.put(each, "float32", candidate.device) for each in (table, ones)]
-        try:
-            values = framework.bits_of(traced(framework.put(given, None, candidate.device), *arrays))
-        except (Exception, SystemExit) as error:
-            findings.skipped.append(f"{verb} cannot be differentiated under a trace: {described(error)}")
-            return
-    if np.array_equal(values, expected):
-        findings.passed(values.size)
-    else:
-        message = "gradient: got something from an id out of range, expected the sums of the others"
-        findings.fail(Finding(message, where, hints=("ids-clamped", "negative-ids-wrap")), values.size)
