@@ -13,7 +13,7 @@ from xref.bits import FORMATS, is_nan, is_subnormal
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_faults import FAULTS
 from xref.contracts.embedding_gradient import GradientCase
-from xref.judge.bound import exact_of
+from xref.judge.bound import exact_of, misses
 from xref.judge.diagnose import explain
 from xref.judge.diagnose_gradient import _likenesses, explain_gradient
 from xref.judge.probes import Probe
@@ -289,10 +289,9 @@ def evidence_of(case, gradient, layout="dense"):
     source, target = FORMATS[case.source], FORMATS[case.result]
     with np.errstate(all="ignore"):
         sums = gradient(ids.reshape(-1), floats(cotangent, source).reshape(ids.size, case.hidden), case.vocab)
-    return {
-        "case": case, "layout": layout, "id_dtype": "int64", "exact": exact_of(ids, cotangent, source),
-        "got": narrowed(sums, target),
-    }  # fmt: skip
+    got, known = narrowed(sums, target), exact_of(ids, cotangent, source)
+    off = misses(got, known, target, SINGLE).sums
+    return {"case": case, "layout": layout, "id_dtype": "int64", "exact": known, "got": got, "off": off}
 
 
 def summed(ids, values, vocab):
@@ -382,7 +381,8 @@ def test_no_gradient_makes_it_raise(family, result):
         known = exact_of(ids, cotangent, FORMATS[result])
         for got in (0, 1, FORMATS[result].nan, FORMATS[result].exponent, FORMATS[result].sign):
             full = np.full((vocab, hidden), got, FORMATS[result].uint)
-            kept = {"case": case, "layout": "dense", "id_dtype": "int64", "exact": known, "got": full}
+            off = misses(full, known, FORMATS[result], FORMATS[result]).sums
+            kept = {"case": case, "layout": "dense", "id_dtype": "int64", "exact": known, "got": full, "off": off}
             for layout in ("dense", "expanded"):
                 found = explain_gradient({**kept, "layout": layout}, ("wrong-shape",))
                 assert {name for _, name, _ in found} <= NAMES

@@ -299,7 +299,7 @@ def test_conditions_that_yield_nothing_are_an_error(monkeypatch):
 
 
 def test_no_bad_ids_are_an_error(monkeypatch):
-    monkeypatch.setattr(conduct, "_bad_ids", lambda *_: iter(()))
+    monkeypatch.setattr(conduct, "bad_ids", lambda *_: iter(()))
     report = run(Right, **only_part("bad ids"))
     assert not report.ok
     assert "EMB-4" in errors_of(report)

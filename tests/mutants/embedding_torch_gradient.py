@@ -216,9 +216,9 @@ def divided_by_the_number_of_tokens(ids, cotangent, vocab_size, dtype):
 
 
 @wrong_backward("EMB-8", fault="gradient-scaled")
-def doubled(ids, cotangent, vocab_size, dtype):
+def halved(ids, cotangent, vocab_size, dtype):
     flat_ids, values = flat(ids, cotangent)
-    return summed(flat_ids, 2 * values, vocab_size, dtype)
+    return summed(flat_ids, values / 2, vocab_size, dtype)
 
 
 @wrong_gradient("EMB-8", fault="row-off-by-one")

@@ -7,17 +7,20 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from xref import bits as bit
+import numpy as np
+
 from xref import exact
 from xref.bits import FORMATS, Bits, FloatFormat
 from xref.contracts import embedding_gradient as gradients
-from xref.judge.bound import Exact
+from xref.judge.bound import Exact, Integers
 from xref.judge.diagnose import ranked
 from xref.judge.diagnose_content import Found
+from xref.judge.diagnose_sums import models_of
 from xref.judge.sweeps_gradient import COTANGENT_LAYOUTS
 
 __all__ = ["explain_gradient"]
 
+_WIDE = 8  # columns
 _COLUMNS, _CONTRIBUTIONS = 64, 20_000  # wrong elements that are looked into, and what they are sums of
 
 
@@ -45,7 +48,7 @@ def _from_sums(evidence: dict[str, Any]) -> Iterator[Found]:
     flat, elements = ids.reshape(-1), cotangent.reshape(ids.size, case.hidden)
     if evidence["layout"] in COTANGENT_LAYOUTS and ids.size:  # some of which hold other elements
         elements = COTANGENT_LAYOUTS[evidence["layout"]](cotangent).copy().reshape(elements.shape)
-    wrong = _wrong_elements(got, known, target)
+    wrong = _wrong_elements(evidence["off"], known)
     if evidence["layout"].startswith("ids "):
         yield 0.9, "ids-strides-ignored", f"{evidence['layout'].replace(' ', ' that are ', 1)} give another gradient"
     elif evidence["layout"] != "dense":
@@ -53,8 +56,14 @@ def _from_sums(evidence: dict[str, Any]) -> Iterator[Found]:
     if not ids.size:
         return
     if (got[known.rows] == 0).all():
-        yield 0.97, "gradient-lost", "every row of the gradient is zero"
+        narrow = case.hidden < _WIDE
+        yield 0.7 if narrow else 0.97, "gradient-lost", "every row of the gradient is zero"
+        if narrow:  # of which a kernel that leaves out the last columns leaves nothing either
+            yield 0.69, "columns-past-a-tile-wrong", f"rows of {case.hidden} columns are zero"
         return
+    given = elements.reshape(*ids.shape, case.hidden)
+    for n, (fault, what) in enumerate(models_of(ids, given, got, case.source, case.result)):
+        yield 0.98 - 0.01 * n, fault, what
     yield from _from_specials(got, known, target, elements, source)
     tests: dict[str, list[bool]] = {}
     rows_wrong = set()
@@ -73,7 +82,7 @@ def _from_sums(evidence: dict[str, Any]) -> Iterator[Found]:
         "duplicates-overwrite": 0.96,
         "frequency-scaled": 0.95,
         "duplicates-capped": 0.9,
-        "accumulated-in-low-precision": 0.85,
+        "accumulated-in-low-precision": 0.985,  # the very bits
         "cotangent-cast-first": 0.94,
         "gradient-accumulates-across-calls": 0.7,
         "gradient-scaled": 0.6,
@@ -107,20 +116,10 @@ _SEEN = {
 }
 
 
-def _wrong_elements(got: Bits, known: Exact, target: FloatFormat) -> list[tuple[int, int]]:
-    """Return `(segment, column)` of elements further off than two units in the last place, the worst rows first."""
-    off = []
-    for r, row in enumerate(known.rows.tolist()):
-        for h in range(got.shape[1]):
-            if known.nan[r, h] or known.infinite[r, h]:
-                continue
-            right = exact.round_once(int(known.sums[r, h]), known.quantum, target)
-            step = bit.ulp_distance(int(got[row, h]), right, target)
-            if step is None or step > 2:
-                off.append((int(known.counts[r]), r, h))
-        if len(off) > 4 * _COLUMNS:
-            break
-    return [(r, h) for _, r, h in sorted(off, key=lambda each: -each[0])]
+def _wrong_elements(off: Integers, known: Exact) -> list[tuple[int, int]]:
+    """Return `(segment, column)` of the elements that are past the bound, those of the longest sums first."""
+    places = [(int(r), int(h)) for r, h in np.argwhere(off)]
+    return sorted(places, key=lambda place: -int(known.counts[place[0]]))
 
 
 def _likenesses(parts: list[int], got: int, source: FloatFormat, target: FloatFormat) -> dict[str, bool]:

@@ -155,7 +155,7 @@ class GradientExam:
         exact = exact_of(ids, cotangent, FORMATS[route.source])
         accumulate = "float64" if route.result == "float64" else self.accumulate
         found = misses(got, exact, target, FORMATS[accumulate], flushes=self.flushes, saturates=self.saturates)
-        evidence = {**evidence, "exact": exact, "got": got}
+        evidence = {**evidence, "exact": exact, "got": got, "off": found.sums}
         elements = exact.rows.size * case.hidden
         # A sum that is off is EMB-8's, whatever the case is about; a special that is lost, or made, is EMB-11's.
         for clause, wrong in (("EMB-8", found.sums), ("EMB-11", found.specials)):
