@@ -81,9 +81,12 @@ def compile_(
 
 
 def _without_tpu() -> None:
-    """Let JAX find its compiler for TPUs without looking for TPUs; both are read when JAX is first imported."""
+    """Let the compiler for TPUs look for no TPU, nor complain of none; all is read when JAX is first imported."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # else one process at a time: it may have a TPU to itself
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")  # of a host, whatever is compiled for
 
 
 def _topologies(named: list[str] | tuple[str, ...]) -> tuple[str, ...]:
