@@ -97,8 +97,10 @@ def _gather_widened(ids: torch.Tensor, weight: torch.Tensor, fmt: FloatFormat) -
     hidden = weight.shape[1]
     flat = ids.reshape(-1)
     out = torch.empty((flat.numel(), hidden), dtype=torch.int32, device=weight.device)
-    # A block is 1/64 of the tokens, and at least 2**16 elements: under a tenth of a large result for all temporaries.
-    step = max(flat.numel() // 64, 2**16 // max(hidden, 1), 1)
+    # So many blocks that all temporaries are under a tenth of a large result, each of 2**16 elements at least. bfloat16
+    # has but its rows besides, and a GPU would wait for the launches of more blocks; a CPU's caches want them small.
+    blocks = 8 if fmt.exponent_bits == 8 and weight.device.type != "cpu" else 64
+    step = max(flat.numel() // blocks, 2**16 // max(hidden, 1), 1)
     for block, rows in zip(torch.split(flat, step), torch.split(out, step), strict=True):
         widen_into(rows, F.embedding(block, weight), fmt)
     return out.view(torch.float32).reshape(*ids.shape, hidden)
