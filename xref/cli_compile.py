@@ -102,15 +102,15 @@ def _show(found: CompileReport) -> None:
     table.add_column("output", justify="right")
     table.add_column("of the table's size", justify="right")
     table.add_column("copy")
-    ways: dict[str, list[str]] = {}
+    ways: dict[tuple[str, str], list[str]] = {}
     for program in found.programs:
         table.add_row(*map(escape, _row(program)))
-        ways.setdefault(_way(program), []).append(f"{program.verb} {program.dtype} for {program.where}")
+        ways.setdefault((f"{program.verb} {program.dtype}", _way(program)), []).append(program.where)
     on = console()
     on.print(table)
-    for way, programs in ways.items():
+    for (what, way), places in ways.items():
         if way:
-            on.print(escape(f"{', '.join(programs)}:\n  {way}"), soft_wrap=True, highlight=False)
+            on.print(escape(f"{what} for {', '.join(places)}:\n  {way}"), soft_wrap=True, highlight=False)
     libtpu = f", libtpu {found.compiler}" if found.compiler else ""
     shape = f"[{found.vocab}, {found.hidden}] table, {found.tokens} ids"
     statement = "copies, without a temporary of the table's size" if found.ok else "not all as they must be"
