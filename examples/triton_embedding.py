@@ -4,7 +4,7 @@
 
 What there is to copy from it:
 
-- Rows are moved as integers, so no bit of a float can change; offsets are 64 bits wide; all strides are the table's own.
+- Rows are moved as integers, so no bit of a float can change. Offsets are 64 bits wide, strides the table's own.
 - Ids are checked where they are used. A bad one reads nothing, and the call raises before its output is given away.
 - The gradient has no atomics. Ids are sorted, and one program adds a row's cotangents in the order of the tokens, in
   float32 (float64 for float64 tables), and rounds once: the error stays within the bound of any float32 sum.
@@ -103,4 +103,5 @@ class TritonEmbedding:
     """The operator as xref takes it; its gradient is autograd's way to `gradient`."""
 
     def forward(self, token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Return `weight[token_ids, :]`."""
         return _Embedding.apply(token_ids, weight)
