@@ -293,10 +293,11 @@ def test_under_a_trace_rows_of_nan_pass_and_real_rows_fail():
     found = {name: Findings() for name in candidates}
     for name, candidate in candidates.items():
         conduct._traced(candidate, "forward", candidate.verbs["forward"], found[name])
-    assert (found["filling"].failed, found["filling"].elements) == (0, 8 * 33)
-    [finding] = found["clipping"].failures
-    assert finding.message == "out: got a row of values for an id out of range, expected NaN"
-    assert "ids-clamped" in finding.hints
+    assert (found["filling"].failed, found["filling"].elements) == (0, 8 * 33 + 5 * 3)  # and the gradient
+    rows, gradient = found["clipping"].failures
+    assert rows.message == "out: got a row of values for an id out of range, expected NaN"
+    assert gradient.message == "gradient: got something from an id out of range, expected the sums of the others"
+    assert "ids-clamped" in rows.hints
 
 
 # Memory

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from mutants.embedding_right import checked
 
-from xref.judge import conduct, exam, exam_gradient, gradient_conditions, probes
+from xref.judge import conduct, exam, exam_conditions, exam_gradient, gradient_conditions, probes
 from xref.judge.bound import Misses
 from xref.judge.judge import judge
 from xref.judge.verdict import Outcome
@@ -249,7 +249,7 @@ BROKEN = [
     ("purity not looked at", Rewrites, lambda patch: (
         patch.setattr(probes.Prober, "_impurity", never), patch.setattr(probes.Prober, "rewritten", never))),
     ("repeats not compared", Counts, lambda patch: patch.setattr(exam, "mismatch", never)),
-    ("conditions not compared", Position, lambda patch: patch.setattr(exam, "mismatch", never)),
+    ("conditions not compared", Position, lambda patch: patch.setattr(exam_conditions, "mismatch", never)),
     ("any error and any result is a refusal", Clamps, lambda patch: patch.setattr(conduct, "_tried", never)),
     ("no limit", CopiesTheTable, lambda patch: patch.setattr(conduct, "_FIXED_OVERHEAD", 1 << 40)),
     ("bound not applied", Overwrites, lambda patch: patch.setattr(exam_gradient, "misses", no_misses)),
@@ -285,14 +285,14 @@ def test_sweeps_that_yield_nothing_are_an_error(monkeypatch):
 
 
 def test_gradient_cases_that_yield_nothing_are_an_error(monkeypatch):
-    monkeypatch.setattr(exam_gradient, "gradient_probes", lambda *args: iter(()))
+    monkeypatch.setattr(exam_gradient, "gradient_probes", lambda *args, **options: iter(()))
     report = run(Right, **only_part("gradient"))
     assert not report.ok
     assert {"EMB-8", "EMB-9", "EMB-11"} <= errors_of(report)
 
 
 def test_conditions_that_yield_nothing_are_an_error(monkeypatch):
-    monkeypatch.setattr(exam, "CONDITIONS", {})
+    monkeypatch.setattr(exam_conditions, "CONDITIONS", {})
     report = run(Right, **only_part("invariance"))
     assert not report.ok
     assert {"EMB-7/position", "EMB-7/padding", "EMB-7/decode", "EMB-7/permuted"} <= errors_of(report)

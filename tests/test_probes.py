@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from helpers import DTYPES, VERBS, assert_same_bits
 
-from xref.bits import FORMATS
+from xref.bits import FORMATS, from_bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import id_families, make_table, table_families
-from xref.judge.candidate import Candidate
+from xref.judge.candidate import Candidate, candidate_of
 from xref.judge.conditions import TABLE_LAYOUTS
 from xref.judge.probes import _IDS, ID_LAYOUTS, SLICES, Probe, Prober, answer_of, ids_of, table_of
 from xref.judge.sweeps import probes
@@ -346,3 +346,34 @@ def test_a_kernel_is_given_other_memory_than_what_its_output_is_compared_with():
         return out
 
     assert of(kernel).run(PROBE).wrong is not None
+
+
+# JAX's own: NumPy tables, and arrays that are given away
+
+
+@pytest.mark.jax
+def test_rows_of_a_numpy_table_may_be_numpy_rows_and_no_view_of_it():
+    prober = Prober(candidate_of(lambda ids, weight: weight[ids], framework="jax", device="cpu"))
+    probe = Probe(dtype="bfloat16", vocab=9, hidden=3, table="hashed", ids="every", shape=(5,), id_dtype="int32")
+    ids = ids_of(probe)
+    table = table_of(probe, ids)
+    seen = prober.observe(probe, (ids.copy(), ids), (from_bits(table.copy(), "bfloat16"), table))
+    assert (seen.raised, seen.misformed, seen.wrong, seen.impure) == (None, None, None, None)
+    prober = Prober(candidate_of(lambda ids, weight: weight[:5], framework="jax", device="cpu"))
+    seen = prober.observe(probe, (ids.copy(), ids), (from_bits(table.copy(), "bfloat16"), table))
+    assert seen.impure == "out: got memory of weight, expected its own"
+
+
+@pytest.mark.jax
+def test_a_table_that_is_given_away_is_a_finding():
+    def donating(ids, weight):
+        rows = weight[ids].block_until_ready()
+        weight.delete()
+        return rows
+
+    prober = Prober(candidate_of(donating, framework="jax", device="cpu"))
+    probe = Probe(dtype="float32", vocab=9, hidden=3, table="hashed", ids="every", shape=(5,), id_dtype="int32")
+    for _ in range(2):  # the next call gets a table of its own
+        seen = prober.run(probe)
+        assert (seen.raised, seen.wrong) == (None, None)
+        assert seen.impure.startswith("weight: got RuntimeError: Array has been deleted")

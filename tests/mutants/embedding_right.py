@@ -518,11 +518,20 @@ def jax_slices(token_ids, weight):
     return jax_differentiable(_sliced, token_ids, weight)
 
 
+def _in_the_loop(ids, weight):
+    """The same, such that XLA cannot move what is made of the table out of a loop: there it would be a copy of it."""
+    return lax.optimization_barrier((ids, weight))
+
+
 def _looped(ids, weight):
     if not ids.size:
         return jax_taken(ids, weight)
-    elements = jax_ints(weight)
-    rows = lax.map(lambda row: lax.dynamic_index_in_dim(elements, row, keepdims=False), ids.reshape(-1))
+
+    def row_of(row):
+        row, table = _in_the_loop(row, weight)
+        return lax.dynamic_index_in_dim(jax_ints(table), row, keepdims=False)
+
+    rows = lax.map(row_of, ids.reshape(-1))
     return lax.bitcast_convert_type(rows, weight.dtype).reshape(*ids.shape, weight.shape[1])
 
 
@@ -551,7 +560,8 @@ def _chunked(ids, weight):
     if not ids.size:
         return jax_taken(ids, weight)
     chunks = jnp.pad(ids.reshape(-1), (0, -ids.size % 7)).reshape(-1, 7)
-    rows = lax.map(lambda chunk: jax_ints(jax_taken(chunk, weight)), chunks).reshape(chunks.size, weight.shape[1])
+    rows = lax.map(lambda chunk: jax_ints(jax_taken(*_in_the_loop(chunk, weight))), chunks)
+    rows = rows.reshape(chunks.size, weight.shape[1])
     return lax.bitcast_convert_type(rows[: ids.size], weight.dtype).reshape(*ids.shape, weight.shape[1])
 
 
@@ -560,16 +570,22 @@ def jax_chunks_of_seven(token_ids, weight):
     return jax_differentiable(_chunked, token_ids, weight)
 
 
+def _counted(ids, vocab_size):
+    """The ids in one dimension, `vocab_size` for those that name no row: traced ones could not be refused."""
+    flat = ids.reshape(-1)
+    return jnp.where((flat < 0) | (flat >= vocab_size), vocab_size, flat)
+
+
 def _on_the_host(ids, cotangent, vocab_size, dtype):
     def add(ids, values):
-        sums = np.zeros((vocab_size, values.shape[1]), values.dtype)
+        sums = np.zeros((vocab_size + 1, values.shape[1]), values.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             np.add.at(sums, np.asarray(ids), np.asarray(values))
-        return sums
+        return sums[:-1]
 
     values = jax_values(ids, cotangent)
     like = jax.ShapeDtypeStruct((vocab_size, values.shape[1]), values.dtype)
-    return jax_rounded(jax.pure_callback(add, like, ids.reshape(-1), values), dtype)
+    return jax_rounded(jax.pure_callback(add, like, _counted(ids, vocab_size), values), dtype)
 
 
 @jax_right()
@@ -578,11 +594,11 @@ def jax_summed_on_the_host(token_ids, weight):
 
 
 def _in_sorted_order(ids, cotangent, vocab_size, dtype):
-    flat = ids.reshape(-1)
+    flat = _counted(ids, vocab_size)
     order = jnp.argsort(flat, stable=True)
     values = jax_values(ids, cotangent)[order]
     sums = jnp.zeros((vocab_size, values.shape[1]), values.dtype)
-    sums = sums.at[flat[order]].add(values, indices_are_sorted=True, mode="promise_in_bounds")
+    sums = sums.at[flat[order]].add(values, indices_are_sorted=True, mode="drop")
     return jax_rounded(sums, dtype)
 
 
@@ -596,8 +612,9 @@ def _token_after_token(ids, cotangent, vocab_size, dtype):
     sums = jnp.zeros((vocab_size, values.shape[1]), values.dtype)
     if not ids.size:
         return sums.astype(dtype)
-    flat = ids.reshape(-1)
-    return lax.fori_loop(0, ids.size, lambda n, sums: sums.at[flat[n]].add(values[n]), sums).astype(dtype)
+    flat = _counted(ids, vocab_size)
+    add = lambda n, sums: sums.at[flat[n]].add(values[n], mode="drop")  # noqa: E731
+    return lax.fori_loop(0, ids.size, add, sums).astype(dtype)
 
 
 @jax_right()

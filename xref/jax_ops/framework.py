@@ -44,6 +44,7 @@ __all__ = [
     "settings",
     "supports",
     "traced",
+    "traced_gradient",
     "use_one_thread",
     "version",
 ]
@@ -139,13 +140,19 @@ def modes() -> dict[str, Callable[[Call], Call]]:
 
 
 def gradient_modes() -> dict[str, Callable[[Call], Call]]:
-    """Return the ways of calling an operator that differ in whether a gradient is recorded: JAX has no such switch."""
-    return {}
+    """Return the ways of calling an operator that a gradient, or a step around it, needs: in JAX all trace it."""
+    return modes()
 
 
 def overwrite(array: Any, contents: np.ndarray[Any, Any], *, counted: bool) -> bool:
-    """Return False: what a JAX array holds cannot be changed."""
-    return False
+    """Write other contents into a NumPy array and return True; what a JAX array holds cannot be changed: False.
+
+    `contents` are ids, or the bits of a table; nothing counts the changes of a NumPy array.
+    """
+    if not isinstance(array, np.ndarray):
+        return False
+    (array if array.dtype.kind in "iu" else bits.as_bits(array))[...] = contents
+    return True
 
 
 def traced(call: Call) -> Call | None:
@@ -187,6 +194,12 @@ def gradient(call: Call, ids: Any, table: Any, cotangent: Any) -> Any:
     return jax.vjp(lambda leaf: call(ids, leaf), table)[1](cotangent)[0]
 
 
+def traced_gradient(call: Call) -> Callable[[Any, Any, Any], Any] | None:
+    """Return the gradient of `call` with ids, table and cotangent traced; it is for the caller to keep."""
+    return jax.jit(functools.partial(gradient, call))
+
+
+@functools.cache
 def flushes_subnormals(device: str) -> bool:
     """Return whether JAX takes subnormal float32 sums for zero on this device: tried, not assumed."""
     tiny = put(np.full((2, 1), 71362, np.uint32), "float32", device)  # 1e-40

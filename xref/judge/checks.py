@@ -52,7 +52,7 @@ CHECKS = (
     _check("forward_invariance", "EMB-7/chunked", "in chunks that do not divide"),
     _check("forward_invariance", "EMB-7/decode", "one token of each sequence at a time"),
     _check("forward_invariance", "EMB-7/permuted", "in any order"),
-    _check("forward_invariance", "EMB-7/gradient", "with the gradient taken or not"),
+    _check("forward_invariance", "EMB-7/gradient", "with the gradient taken or not; with JAX, traced or not"),
     _check("forward_invariance", "EMB-7/mode", "compiled, traced, mapped: where it can be", required=False),
     _check("gradient_accuracy", "EMB-8", "the sum of each row's cotangents, within the proven bound"),
     _check("gradient_accuracy", "EMB-9", "rows that no id names are +0"),

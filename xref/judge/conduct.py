@@ -73,7 +73,8 @@ def examine_refusals(
     else:
         tasks = [
             (verb, dtype, bad)
-            for dtype in main_dtypes(dtypes)
+            # Where every shape is compiled anew, one dtype: the ids are what is judged.
+            for dtype in main_dtypes(dtypes)[: 1 if candidate.framework.NAME == "jax" else None]
             for verb in candidate.verbs
             if verb in contract.verbs_of(dtype)
             for bad in _bad_ids(tier)
@@ -258,6 +259,34 @@ def _traced(candidate: Candidate, verb: str, call: Callable[[Any, Any], Any], fi
         findings.fail(Finding("out: got other bits beside an id out of range, expected the rows", where), ids.size)
     else:
         findings.passed(values.size)
+    if candidate.backward is None:
+        _traced_gradient(candidate, verb, (ids, inside), findings)
+
+
+def _traced_gradient(candidate: Candidate, verb: str, ids: tuple[Ids, Ids], findings: Findings) -> None:
+    """Under a trace a row that no id in range names must have no gradient; `ids`, and which of them are in range."""
+    framework, (given, inside) = candidate.framework, ids
+    traced = framework.traced_gradient(candidate.verbs[verb])
+    if traced is None:
+        return
+    one = FORMATS["float32"].bias << FORMATS["float32"].mantissa_bits
+    ones = np.full((given.size, 3), one, np.uint32)
+    expected = np.zeros((5, 3), np.uint32)
+    expected[given[inside]] = one
+    table = make_table("gaussian", 5, 3, FORMATS["float32"])
+    where = f"{candidate.name}, gradient of {verb} under jit, float32 table of 5 rows, ids {given.tolist()}, ones"
+    with framework.precision("float32"):
+        arrays = [framework.put(each, "float32", candidate.device) for each in (table, ones)]
+        try:
+            values = framework.bits_of(traced(framework.put(given, None, candidate.device), *arrays))
+        except (Exception, SystemExit) as error:
+            findings.skipped.append(f"{verb} cannot be differentiated under a trace: {described(error)}")
+            return
+    if np.array_equal(values, expected):
+        findings.passed(values.size)
+    else:
+        message = "gradient: got something from an id out of range, expected the sums of the others"
+        findings.fail(Finding(message, where, hints=("ids-clamped", "negative-ids-wrap")), values.size)
 
 
 def examine_memory(candidate: Candidate, dtypes: tuple[str, ...], findings: Findings) -> None:

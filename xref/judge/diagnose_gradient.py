@@ -143,7 +143,7 @@ def _likenesses(parts: list[int], got: int, source: FloatFormat, target: FloatFo
         )
         and not near(total),
         "gradient-accumulates-across-calls": 1.5 < ratio < 1000 and abs(ratio - round(ratio)) < 4 * unit,
-        "gradient-scaled": 0.01 < abs(ratio) < 100 and abs(ratio - 1) > 0.01,
+        "gradient-scaled": 1e-4 < abs(ratio) < 1e4 and abs(ratio - 1) > 0.01,
         "subnormal-sums-flushed": here == 0 and 0 < abs(total) < 2.0 ** (target.quantum + target.mantissa_bits),
     }
 

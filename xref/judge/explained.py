@@ -21,12 +21,12 @@ _SECONDS = 12.0  # for all checks of a candidate together, beside the first find
 
 
 class Explainer:
-    """Looks into failures, for as long as there is time; the same probe is looked into once."""
+    """Looks into failures, for as long as there is time; a probe is looked into once for each way it failed."""
 
     def __init__(self, prober: Prober, gradient: GradientExam) -> None:
         self.prober, self.gradient = prober, gradient
         self.deadline = time.monotonic() + _SECONDS
-        self._known: dict[Probe, tuple[str, str, list[Found]]] = {}
+        self._known: dict[tuple[Probe, tuple[str, ...]], tuple[str, str, list[Found]]] = {}
 
     def explain(self, verdict: Judged, findings: Findings) -> None:
         """Add to a failed check's verdict its smallest failing call and what its bits are consistent with."""
@@ -53,9 +53,10 @@ class Explainer:
                 self.gradient.smallest(finding) if "case" in finding.evidence else (finding.call, finding.rerun)
             )
             return call, rerun, explain_gradient(finding.evidence, finding.hints)
-        if finding.probe not in self._known:
-            self._known[finding.probe] = self._probed(finding, finding.probe)
-        return self._known[finding.probe]
+        known = finding.probe, finding.hints
+        if known not in self._known:
+            self._known[known] = self._probed(finding, finding.probe)
+        return self._known[known]
 
     def _probed(self, finding: Finding, probe: Probe) -> tuple[str, str, list[Found]]:
         # What it looks like is read off the whole call: the smallest one has lost most of it.

@@ -12,7 +12,7 @@ from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
 from xref.contracts.inputs import Ids, make_table
-from xref.judge.bench import described, formed, widest
+from xref.judge.bench import described, formed, main_dtypes, widest
 from xref.judge.candidate import Candidate
 
 __all__ = ["Route", "routes_of"]
@@ -33,6 +33,8 @@ class Route:
     """Of the cotangents."""
     result: str
     """Of the gradient, and of the table."""
+    traced: bool = False
+    """Whether it is taken with everything traced: the same sums in another program."""
 
     def put(self, ids: Ids, cotangent: Bits) -> tuple[Any, Any]:
         """Return ids and cotangents as the framework's arrays, laid out as they are here."""
@@ -73,16 +75,24 @@ def routes_of(candidate: Candidate, dtypes: tuple[str, ...]) -> Iterator[Route]:
                 source = contract.result_dtype(verb, dtype)
                 name = f"gradient of {verb}, {source} to {dtype}"
                 yield Route(name, candidate, _differentiated(candidate, verb, dtype), source, dtype)
+                traced = candidate.framework.traced_gradient(candidate.verbs[verb])
+                if traced is not None and verb == "forward" and dtype in main_dtypes(dtypes):
+                    name = f"traced gradient of {verb}, {source} to {dtype}"
+                    run = _differentiated(candidate, verb, dtype, traced)
+                    yield Route(name, candidate, run, source, dtype, traced=True)
 
 
-def _differentiated(candidate: Candidate, verb: str, dtype: str) -> Run:
+def _differentiated(
+    candidate: Candidate, verb: str, dtype: str, gradient: Callable[[Any, Any, Any], Any] | None = None
+) -> Run:
     framework = candidate.framework
+    taken = gradient or functools.partial(framework.gradient, candidate.verbs[verb])
 
     @functools.lru_cache(_TABLES)
     def table(vocab_size: int, hidden: int) -> Any:
         return framework.put(make_table("gaussian", vocab_size, hidden, FORMATS[dtype]), dtype, candidate.device)
 
     def run(ids: Any, cotangent: Any, vocab_size: int) -> Any:
-        return framework.gradient(candidate.verbs[verb], ids, table(vocab_size, cotangent.shape[-1]), cotangent)
+        return taken(ids, table(vocab_size, cotangent.shape[-1]), cotangent)
 
     return run

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from xref import exact
-from xref.bits import FORMATS, Bits
+from xref.bits import FORMATS, Bits, as_bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, make_ids, make_table
 from xref.judge.bench import MisformedError, described, formed, shared_memory
@@ -173,7 +173,7 @@ class Prober:
         except (Exception, SystemExit) as error:
             seen.raised = described(error)
             return seen
-        self.read(seen, out)
+        self.read(seen, self._as_array(out, table[0]))
         if seen.misformed is None:
             seen.impure = self._impurity(out, ids, table)
         return seen
@@ -182,6 +182,11 @@ class Prober:
         """Return the candidate's verb in the probe's mode."""
         verb = self.candidate.verbs[probe.verb]
         return verb if probe.mode == "plain" else self.framework.modes()[probe.mode](verb)
+
+    def _as_array(self, out: Any, table: Any) -> Any:
+        """Return an output, one of NumPy's as the framework's array where the table was one of NumPy's too."""
+        numpy = isinstance(out, np.ndarray) and isinstance(table, np.ndarray) and out.dtype.name in FORMATS
+        return self.framework.put(as_bits(out).copy(), out.dtype.name, self.device) if numpy else out
 
     def read(self, seen: Observation, out: Any) -> None:
         """Note an output's bits, and what is wrong with its form or its bits."""
@@ -193,6 +198,13 @@ class Prober:
             seen.misformed = str(error)
 
     def _impurity(self, out: Any, ids: tuple[Any, Ids], table: tuple[Any, Bits]) -> str | None:
+        try:
+            return self._changed(out, ids, table)
+        except Exception as error:  # JAX's own, where a kernel has given the memory of an input away
+            self._tables.clear()
+            return f"weight: got {described(error)} when read after the call, expected the same bits"
+
+    def _changed(self, out: Any, ids: tuple[Any, Ids], table: tuple[Any, Bits]) -> str | None:
         if not np.array_equal(self.framework.numpy_of(ids[0]), ids[1]):
             return "token_ids: got other values after the call, expected the same"
         if table[1].nbytes <= _COMPARED_BYTES and not np.array_equal(self.framework.bits_of(table[0]), table[1]):

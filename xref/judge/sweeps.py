@@ -2,8 +2,7 @@
 
 A kernel takes another path at a batch size, a width, a number of rows, a dtype, a stride, an alignment. Every sweep
 varies one of these over the numbers at which real kernels switch (warps, tiles, blocks, the ends of integer types)
-and around them, and compares every element with the exact answer. JAX compiles a program for each new shape, so there
-the sweeps are coarser.
+and around them, and compares every element with the exact answer. JAX has sweeps of its own, in `sweeps_jax`.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator
 from xref.bits import FORMATS
 from xref.judge.conditions import TABLE_LAYOUTS
 from xref.judge.probes import ID_LAYOUTS, SLICES, Probe
+from xref.judge.sweeps_jax import ID_FAMILIES, jax_probes
 from xref.spec import Tier
 
 __all__ = ["probes"]
@@ -37,21 +37,6 @@ _BATCHES = (
     4096, 4097, 5000, 6144, 8000, 8191, 8192, 8193, 10000, 12289, 16383, 16384, 16385, 20000, 32767, 32769, 65535,
     65537, 100003,
 )  # fmt: skip
-_JAX_WIDTHS = (
-    1, 2, 3, 7, 8, 16, 31, 33, 48, 64, 96, 100, 128, 129, 255, 256, 513, 768, 1024, 1025, 1185, 2048, 4096, 5120,
-)  # fmt: skip
-_JAX_VOCABULARIES = (
-    1, 2, 3, 5, 31, 33, 64, 100, 127, 129, 256, 257, 300, 1000, 1025, 5000, 32000, 32769, 50257, 65537, 131073,
-    151936,
-)  # fmt: skip
-_JAX_BATCHES = (
-    1, 2, 3, 5, 8, 16, 31, 33, 64, 65, 100, 127, 129, 256, 257, 384, 512, 513, 768, 769, 1000, 1025, 1537, 2049,
-    3072, 3073, 4097, 8193, 16385, 65537,
-)  # fmt: skip
-_ID_FAMILIES = (
-    "distinct", "zipf", "hot", "ends", "sorted", "reversed", "equal", "every", "runs2", "runs3", "runs32",
-    "alternating", "last first",
-)  # fmt: skip
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 _MAIN = ("bfloat16", "float32")
 
@@ -60,17 +45,18 @@ Make = Callable[..., Probe]
 
 def probes(verb: str, dtype: str, framework: str, tier: Tier) -> Iterator[Probe]:
     """Yield the calls that a verb is tried with on tables of a dtype."""
-    jax = framework == "jax"
-    make = functools.partial(Probe, verb=verb, dtype=dtype, id_dtype="int32" if jax and dtype != "float64" else "int64")
+    if framework == "jax":
+        yield from jax_probes(verb, dtype, tier)
+        return
+    make = functools.partial(Probe, verb=verb, dtype=dtype)
     yield from _values(make, dtype)
     yield from _empty(make)
-    yield from _smoke(make, jax=jax)
+    yield from _smoke(make)
     if tier is Tier.SMOKE:
         return
-    main = dtype in _MAIN
-    yield from _shapes(make, jax=jax, main=main)
-    yield from _ids(make, jax=jax, x64=dtype == "float64")
-    yield from _every_id(make, jax=jax, main=main)
+    yield from _shapes(make)
+    yield from _ids(make)
+    yield from _every_id(make, main=dtype in _MAIN)
     if verb == "forward" and dtype in ("float8_e5m2", "bfloat16"):
         # Past 2**31 elements, of which only the rows looked up are resident.
         yield make(vocab=40000, hidden=65536, table="sparse", ids="boundary", shape=(18,))
@@ -101,74 +87,59 @@ def _empty(make: Make) -> Iterator[Probe]:
     yield make(vocab=0, hidden=5, table="hashed", ids=(), shape=(0,))
 
 
-def _smoke(make: Make, *, jax: bool) -> Iterator[Probe]:
+def _smoke(make: Make) -> Iterator[Probe]:
     for hidden in (1, 33, 1185):
         yield make(vocab=31, hidden=hidden, ids="zipf", shape=(41,))
-    for vocab in (1, 257, 65537) if jax else (1, 2, 33, 257, 1025, 32769, 65537):
+    for vocab in (1, 2, 33, 257, 1025, 32769, 65537):
         yield make(vocab=vocab, hidden=5, ids="boundary", shape=(64,))
-    for tokens in (1, 129, 769, 3073) if jax else (1, 2, 33, 129, 257, 513, 769, 1025, 2049, 3073, 4097, 8193):
+    for tokens in (1, 2, 33, 129, 257, 513, 769, 1025, 2049, 3073, 4097, 8193):
         yield make(vocab=997, hidden=9, ids="zipf", shape=(tokens,))
-    if not jax:
-        for id_dtype in _INTEGERS:
-            yield make(vocab=300, hidden=33, ids="boundary", shape=(31,), id_dtype=id_dtype)
-        yield from _layouts(make)
+    for id_dtype in _INTEGERS:
+        yield make(vocab=300, hidden=33, ids="boundary", shape=(31,), id_dtype=id_dtype)
+    yield from _layouts(make)
 
 
-def _shapes(make: Make, *, jax: bool, main: bool) -> Iterator[Probe]:
-    widths, vocabularies, batches = _WIDTHS, _VOCABULARIES, _BATCHES
-    if jax:
-        step = 1 if main else 4
-        widths, vocabularies, batches = _JAX_WIDTHS[::step], _JAX_VOCABULARIES[::step], _JAX_BATCHES[::step]
-    for hidden in widths:
+def _shapes(make: Make) -> Iterator[Probe]:
+    for hidden in _WIDTHS:
         yield make(vocab=67, hidden=hidden, table="hashed", ids="zipf", shape=(41,))
-    for vocab in vocabularies:
+    for vocab in _VOCABULARIES:
         yield make(vocab=vocab, hidden=5, table="hashed", ids="boundary", shape=(64,))
-    for tokens in batches:
+    for tokens in _BATCHES:
         yield make(vocab=997, hidden=9, table="hashed", ids="zipf", shape=(tokens,))
-        if not jax:
-            # Again in another order and at a width of whole vectors; and as a matrix.
-            yield make(
-                vocab=1000, hidden=64 if tokens <= 20000 else 8, table="hashed", ids="last first", shape=(tokens,)
-            )
-            yield make(vocab=997, hidden=9, table="hashed", ids="zipf", shape=(1, tokens))
+        # Again in another order and at a width of whole vectors; and as a matrix.
+        yield make(vocab=1000, hidden=64 if tokens <= 20000 else 8, table="hashed", ids="last first", shape=(tokens,))
+        yield make(vocab=997, hidden=9, table="hashed", ids="zipf", shape=(1, tokens))
     shapes: tuple[tuple[int, ...], ...] = ((2, 3), (3, 1, 5), (64, 64))
-    if not jax:
-        shapes += tuple((rows, columns) for rows in (2, 3, 7, 8, 32, 33, 128) for columns in (1, 2, 5, 16, 17, 129))
-        shapes += ((1, 1, 1), (2, 1, 3, 5), (1, 4097), (4097, 1), (2, 3, 2, 3, 2))
-    for shape in shapes if main or not jax else shapes[:1]:
+    shapes += tuple((rows, columns) for rows in (2, 3, 7, 8, 32, 33, 128) for columns in (1, 2, 5, 16, 17, 129))
+    shapes += ((1, 1, 1), (2, 1, 3, 5), (1, 4097), (4097, 1), (2, 3, 2, 3, 2))
+    for shape in shapes:
         yield make(vocab=300, hidden=33, table="hashed", ids="zipf", shape=shape)
 
 
-def _ids(make: Make, *, jax: bool, x64: bool) -> Iterator[Probe]:
+def _ids(make: Make) -> Iterator[Probe]:
     """Patterns of ids and their dtypes."""
-    for family in _ID_FAMILIES:
+    for family in ID_FAMILIES:
         yield make(vocab=300, hidden=33, table="hashed", ids=family, shape=(257,))
-        if not jax:
-            yield make(vocab=4100, hidden=16, table="hashed", ids=family, shape=(4100,))
+        yield make(vocab=4100, hidden=16, table="hashed", ids=family, shape=(4100,))
     for id_dtype in _INTEGERS:
-        if jax and (id_dtype.endswith("64") != x64):
-            continue
         for vocab in (100, 300, 70000):
             yield make(vocab=vocab, hidden=33, table="hashed", ids="boundary", shape=(33,), id_dtype=id_dtype)
-        if not jax:
-            yield make(vocab=300, hidden=33, table="hashed", ids="last first", shape=(1100,), id_dtype=id_dtype)
-            yield make(vocab=300, hidden=33, ids="equal", shape=(), id_dtype=id_dtype)
-            yield make(vocab=300, hidden=33, ids="equal", shape=(0,), id_dtype=id_dtype)
+        yield make(vocab=300, hidden=33, table="hashed", ids="last first", shape=(1100,), id_dtype=id_dtype)
+        yield make(vocab=300, hidden=33, ids="equal", shape=(), id_dtype=id_dtype)
+        yield make(vocab=300, hidden=33, ids="equal", shape=(0,), id_dtype=id_dtype)
 
 
-def _every_id(make: Make, *, jax: bool, main: bool) -> Iterator[Probe]:
+def _every_id(make: Make, *, main: bool) -> Iterator[Probe]:
     """Every id of large tables, in one call and a part at a time."""
     if not main:
         yield make(vocab=65537, hidden=3, table="hashed", ids="every", shape=(65537,))
         return
     yield make(vocab=151936, hidden=4, table="hashed", ids="every", shape=(151936,))
     yield make(vocab=2**24 + 3, hidden=1, table="hashed", ids="boundary", shape=(40,))  # past what float32 counts
-    for n in range(0, 16, 8 if jax else 1):
+    for n in range(16):
         yield make(vocab=151936, hidden=32, table="hashed", ids=f"part{n}", shape=(151936 // 16,))
-    for vocab in () if jax else (1024, 2048, 4096, 32000, 50257, 65536, 128256):
+    for vocab in (1024, 2048, 4096, 32000, 50257, 65536, 128256):
         yield make(vocab=vocab, hidden=8, table="hashed", ids="every", shape=(vocab,))
-    if jax:
-        yield make(vocab=50257, hidden=8, table="hashed", ids="every", shape=(50257,))
 
 
 def _layouts(make: Make) -> Iterator[Probe]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -35,6 +35,8 @@ _VOCABULARIES = (
 _ID_FAMILIES = ("distinct", "zipf", "hot", "ends", "sorted", "reversed", "equal", "every")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "uint64")
 
+Make = functools.partial[GradientCase]
+
 
 def _expanded(cotangent: Bits) -> Bits:
     """Return the first token's cotangent for all tokens, in its memory alone: as the gradient of a sum has it."""
@@ -52,26 +54,28 @@ COTANGENT_LAYOUTS: dict[str, Callable[[Bits], Bits]] = {
 """How a cotangent may lie in memory: each takes a dense one and returns a view of new memory."""
 
 
-def gradient_probes(source: str, result: str, framework: str, tier: Tier) -> Iterator[tuple[GradientCase, str, str]]:
+def gradient_probes(
+    source: str, result: str, framework: str, tier: Tier, *, traced: bool = False
+) -> Iterator[tuple[GradientCase, str, str]]:
     """Yield the cases that a gradient is tried with, the layout of their cotangents and the dtype of their ids.
 
-    source, result: dtypes of the cotangents and of the gradient.
+    source, result: dtypes of the cotangents and of the gradient. traced: only what shares one program.
     """
-    jax = framework == "jax"
+    ids = "int64" if framework == "torch" or source == "float64" else "int32"
+    make = functools.partial(GradientCase, source=source, result=result, values="gaussian")
+    of = _of_jax if framework == "jax" else _of_torch
+    main = result in ("float32", "bfloat16") and not traced
+    yield from of(make, ids, main=main, smoke=traced or tier is Tier.SMOKE)
 
-    def case(**fields: Any) -> GradientCase:
-        return GradientCase(source=source, result=result, **{"values": "gaussian", **fields})
 
-    ids = "int64" if not jax or source == "float64" else "int32"
+def _of_torch(case: Make, ids: str, *, main: bool, smoke: bool) -> Iterator[tuple[GradientCase, str, str]]:
     yield from ((case(values=values, vocab=100, hidden=8), "dense", ids) for values in (*_VALUES, *SPECIALS))
     yield case(values="equal", vocab=5, hidden=1, ids="equal", shape=(1000,)), "dense", ids
     yield case(values="fractions", vocab=5, hidden=2, ids="equal", shape=(4097,)), "dense", ids
     yield case(values="cancelling", vocab=31, hidden=33, shape=(3, 2, 11)), "dense", ids
     yield case(vocab=5, hidden=3, ids="equal", shape=()), "dense", ids
     yield case(vocab=5, hidden=3, ids="equal", shape=(0,)), "dense", ids
-    main = result in ("float32", "bfloat16")
-    smoke = tier is Tier.SMOKE
-    coarse = 8 if smoke else (5 if main else 12) if jax else (1 if main else 4)
+    coarse = 8 if smoke else 1 if main else 4
     for tokens in _BATCHES[2::coarse]:
         yield case(vocab=31, hidden=2, shape=(tokens,)), "dense", ids
     for count in _DUPLICATES[coarse - 1 :: coarse]:
@@ -80,7 +84,7 @@ def gradient_probes(source: str, result: str, framework: str, tier: Tier) -> Ite
         yield case(vocab=31, hidden=hidden, shape=(9 if hidden > 500 else 33,)), "dense", ids
     for vocab in _VOCABULARIES[coarse - 1 :: coarse]:
         yield case(vocab=vocab, hidden=3, ids="zipf_ends", shape=(33,)), "dense", ids
-    if jax or smoke:
+    if smoke:
         return
     for family in _ID_FAMILIES:
         yield case(vocab=40, hidden=8, ids=family, shape=(37,)), "dense", ids
@@ -92,3 +96,35 @@ def gradient_probes(source: str, result: str, framework: str, tier: Tier) -> Ite
             yield case(values="cancelling", vocab=40, hidden=8, shape=shape), layout, ids
     for id_dtype in _INTEGERS:
         yield case(vocab=100, hidden=8, shape=(65,)), "dense", id_dtype
+
+
+def _of_jax(case: Make, ids: str, *, main: bool, smoke: bool) -> Iterator[tuple[GradientCase, str, str]]:
+    """The same kinds on few shapes, since XLA compiles a sum for each: whatever is content shares one of them."""
+    same = functools.partial(case, vocab=256, hidden=8, shape=(256,))
+    # First what tells most: of all ones, a mean looks like a row that was overwritten.
+    for values in dict.fromkeys(("gaussian", *_VALUES, *SPECIALS)):
+        yield same(values=values), "dense", ids
+    for family in _ID_FAMILIES:
+        yield same(values="cancelling", ids=family), "dense", ids
+    for values in ("equal", "fractions"):
+        yield same(values=values, ids="equal"), "dense", ids
+    given = case.keywords
+    widened = given["source"] != given["result"]  # the same sums: here only what is cast and when matters
+    many = functools.partial(case, vocab=31, hidden=2, shape=(4097,))
+    if not widened and (main or (given["result"] == "float16" and not smoke)):
+        for values in ("equal", "fractions"):
+            yield many(values=values, ids="equal"), "dense", ids
+        yield many(values="cancelling"), "dense", ids
+    if not main or widened:
+        return
+    yield case(vocab=5, hidden=3, ids="equal", shape=()), "dense", ids
+    yield case(vocab=5, hidden=3, ids="equal", shape=(0,)), "dense", ids
+    if smoke:
+        return
+    for shape in ((16, 16), (2, 128), (4, 1, 64)):
+        yield same(shape=shape), "dense", ids
+    yield case(values="cancelling", vocab=31, hidden=1185, shape=(33,)), "dense", ids
+    for vocab in (1, 151936):
+        yield same(vocab=vocab, ids="zipf_ends"), "dense", ids
+    for id_dtype in ("int8", "uint8", "int16", "uint16", "uint32", "int64"):
+        yield same(vocab=100), "dense", id_dtype

@@ -47,6 +47,7 @@ __all__ = [
     "settings",
     "supports",
     "traced",
+    "traced_gradient",
     "use_one_thread",
     "version",
 ]
@@ -161,6 +162,11 @@ def overwrite(tensor: torch.Tensor, array: np.ndarray[Any, Any], *, counted: boo
 
 def traced(call: Call) -> Call | None:
     """Return `call` with its ids traced, so that it cannot raise on them; torch never does so: None."""
+    return None
+
+
+def traced_gradient(call: Call) -> Callable[[Any, Any, Any], Any] | None:
+    """Return the gradient of `call` with everything traced; torch never does so: None."""
     return None
 
 
