@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from xref.bits import FloatFormat
 from xref.torch_ops import _arguments
 from xref.torch_ops._gradient import GradAccumulator, grad_rows, grad_weight
+from xref.torch_ops._host import fetched
 from xref.torch_ops._widen import widen_into
 
 __all__ = ["GradAccumulator", "NativeEmbeddingOp", "forward", "forward_fp32", "grad_rows", "grad_weight"]
@@ -92,6 +93,26 @@ def _check(token_ids: torch.Tensor, weight: torch.Tensor, call: str, *, widened:
     return fmt
 
 
+def _gather(ids: torch.Tensor, weight: torch.Tensor, narrow: FloatFormat | None) -> torch.Tensor:
+    return F.embedding(ids, weight) if narrow is None else _gather_widened(ids, weight, narrow)
+
+
+def _gather_checked(
+    token_ids: torch.Tensor, weight: torch.Tensor, narrow: FloatFormat | None, call: str
+) -> torch.Tensor:
+    """Gather on a GPU while the host waits to hear whether the ids are in range; out of it they read the nearest row.
+
+    Waiting first would leave the device idle. Nothing is given away before the answer is there.
+    """
+    ids = token_ids.to(torch.int64)
+    nearest = ids.clamp(0, weight.shape[0] - 1)
+    moved = fetched((nearest != ids).any().reshape(1))
+    out = _gather(nearest, weight, narrow)
+    if any(moved()):
+        _arguments.check_range(token_ids, weight.shape[0], call)
+    return out
+
+
 def _gather_widened(ids: torch.Tensor, weight: torch.Tensor, fmt: FloatFormat) -> torch.Tensor:
     """Gather and widen block by block, so that the narrow rows and the temporaries stay small beside the result."""
     hidden = weight.shape[1]
@@ -119,10 +140,11 @@ class _Embedding(torch.autograd.Function):
 
     @staticmethod
     def forward(token_ids: torch.Tensor, weight: torch.Tensor, narrow: FloatFormat | None, call: str | None) -> Any:
+        if call is not None and weight.is_cuda and weight.shape[0] and not torch.compiler.is_compiling():
+            return _gather_checked(token_ids, weight, narrow, call)
         if call is not None:
             _arguments.check_range(token_ids, weight.shape[0], call)
-        ids = token_ids.to(torch.int64)
-        return F.embedding(ids, weight) if narrow is None else _gather_widened(ids, weight, narrow)
+        return _gather(token_ids.to(torch.int64), weight, narrow)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
