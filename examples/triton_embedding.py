@@ -26,8 +26,9 @@ _SUMMED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 @triton.jit
 def _count_bad(ids, bad, tokens, vocab, BLOCK: tl.constexpr):
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    rows = tl.load(ids + places, mask=places < tokens, other=0)
-    tl.atomic_add(bad, tl.sum(((rows < 0) | (rows >= vocab)).to(tl.int32)))
+    there = places < tokens
+    rows = tl.load(ids + places, mask=there, other=0)
+    tl.atomic_add(bad, tl.sum((there & ((rows < 0) | (rows >= vocab))).to(tl.int32)))
 
 
 @triton.jit
@@ -67,17 +68,15 @@ def gather(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return out.view(weight.dtype)
     # The count is on its way before the gather begins: the host waits for it alone.
     bad = torch.zeros(1, dtype=torch.int32, device=weight.device)
-    if vocab:
-        _count_bad[(triton.cdiv(tokens, _BLOCK),)](ids, bad, tokens, vocab, BLOCK=_BLOCK)
+    _count_bad[(triton.cdiv(tokens, _BLOCK),)](ids, bad, tokens, vocab, BLOCK=_BLOCK)
     counted, there = bad.to("cpu", non_blocking=True), torch.cuda.Event()
     there.record()
     block = _block(hidden, weight.element_size())
     grid = (tokens, max(triton.cdiv(hidden, block), 1))
     _gather[grid](ids, table, out, vocab, hidden, *table.stride(), BLOCK=block)
     there.synchronize()
-    count = int(counted) if vocab else tokens
-    if count:
-        raise IndexError(f"token_ids: got {count} of {tokens} ids out of range, expected 0 <= id < {vocab}")
+    if int(counted):
+        raise IndexError(f"token_ids: got {int(counted)} of {tokens} ids out of range, expected 0 <= id < {vocab}")
     return out.view(weight.dtype)
 
 
