@@ -10,6 +10,8 @@ it can, and makes a select of them again.
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,42 +31,53 @@ def gather(ids: jax.Array, table: jax.Array, fmt: FloatFormat, target: FloatForm
     shape = (*ids.shape, table.shape[1])
     if table.shape[0] == 0:
         return lax.bitcast_convert_type(jnp.full(shape, target.nan, target.uint), target.name)
-    elements = lax.platform_dependent(ids, table, cpu=_bits_first, default=_rows_first)
-    if target != fmt:
-        elements = _widen(elements, fmt)
-    poison = _out_of_range_mask(ids, table.shape[0], target)[..., None]
-    elements = (elements & ~poison) | (poison & target.uint.type(target.nan))
+    elements = lax.platform_dependent(
+        ids,
+        table,
+        cpu=functools.partial(_bits_first, fmt=fmt, target=target),
+        default=functools.partial(_rows_first, fmt=fmt, target=target),
+    )
     return lax.bitcast_convert_type(elements, target.name)
 
 
-def _rows_first(ids: jax.Array, table: jax.Array) -> jax.Array:
+def _rows_first(ids: jax.Array, table: jax.Array, fmt: FloatFormat, target: FloatFormat) -> jax.Array:
     # mode="clip" is the one that copies every bit on every back end, and it never reads foreign memory.
     rows = jnp.take(table, ids, axis=0, mode="clip")
-    return lax.bitcast_convert_type(rows, FORMATS[table.dtype.name].uint)
+    elements = _widen(lax.bitcast_convert_type(rows, fmt.uint), fmt, target)
+    outside = (ids < 0) | (ids > _last(ids, table))
+    return jnp.where(outside[..., None], target.uint.type(target.nan), elements)
 
 
-def _bits_first(ids: jax.Array, table: jax.Array) -> jax.Array:
+def _bits_first(ids: jax.Array, table: jax.Array, fmt: FloatFormat, target: FloatFormat) -> jax.Array:
     """Gather integers, for CPUs: there XLA gathers narrow floats in float32 where the table is a constant or sharded.
 
-    The bit-cast costs nothing there; on a TPU it would copy the table.
+    The bit-cast costs nothing there; on a TPU it would copy the table. And no select, as the module says.
     """
-    return jnp.take(lax.bitcast_convert_type(table, FORMATS[table.dtype.name].uint), ids, axis=0, mode="clip")
+    elements = _widen(jnp.take(lax.bitcast_convert_type(table, fmt.uint), ids, axis=0, mode="clip"), fmt, target)
+    poison = _out_of_range_mask(ids, _last(ids, table), target)[..., None]
+    return (elements & ~poison) | (poison & target.uint.type(target.nan))
 
 
-def _out_of_range_mask(ids: jax.Array, vocab_size: int, target: FloatFormat) -> jax.Array:
-    """Return all ones where an id is outside `[0, V)` and zero elsewhere, of the target's width.
+def _last(ids: jax.Array, table: jax.Array) -> int:
+    """Return the last id that names a row and that the dtype of `ids` can hold."""
+    return min(table.shape[0] - 1, int(np.iinfo(ids.dtype).max))
+
+
+def _out_of_range_mask(ids: jax.Array, last: int, target: FloatFormat) -> jax.Array:
+    """Return all ones where an id is outside `[0, last]` and zero elsewhere, of the target's width.
 
     A compiler that can prove these to be the only two values makes a select of the masking. So the mask is xored with
     bit 2 of an odd square, which is always 0, and which no compiler tried here knows to be.
     """
-    last = min(vocab_size - 1, int(np.iinfo(ids.dtype).max))
     outside = (ids | (last - ids)) >> (8 * ids.dtype.itemsize - 1)
     odd = ids | 1
     return (outside ^ ((odd * odd >> 2) & 1)).astype(target.uint)
 
 
-def _widen(elements: jax.Array, fmt: FloatFormat) -> jax.Array:
-    """Return the float32 bits of elements of a narrower format: exact, no element is rounded."""
+def _widen(elements: jax.Array, fmt: FloatFormat, target: FloatFormat) -> jax.Array:
+    """Return the bits of elements in their own format or, where `target` is float32, exactly widened to it."""
+    if target == fmt:
+        return elements
     element = elements.astype(jnp.uint32)
     if fmt.exponent_bits == _SINGLE.exponent_bits:  # float32 itself, or bfloat16: float32 cut short
         return element << (_SINGLE.width - fmt.width)

@@ -76,13 +76,14 @@ def supports(device: str) -> bool:
     return device in _PLATFORMS
 
 
-def _device(kind: str) -> Any:
+def device_of(kind: str) -> Any:
+    """Return JAX's own first device of a kind."""
     return jax.devices(_PLATFORMS[kind])[0]
 
 
 def describe(device: str) -> str:
     """Return the device's product name."""
-    return "CPU" if device == "cpu" else str(_device(device).device_kind)
+    return "CPU" if device == "cpu" else str(device_of(device).device_kind)
 
 
 def put(array: np.ndarray[Any, Any], dtype: str | None, device: str) -> Any:
@@ -93,10 +94,10 @@ def put(array: np.ndarray[Any, Any], dtype: str | None, device: str) -> Any:
     whole.
     """
     if dtype is not None:
-        return jax.device_put(bits.from_bits(array, dtype), _device(device))
+        return jax.device_put(bits.from_bits(array, dtype), device_of(device))
     if jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype:
         return array
-    return jax.device_put(array, _device(device))
+    return jax.device_put(array, device_of(device))
 
 
 def numpy_of(array: Any) -> np.ndarray[Any, Any]:

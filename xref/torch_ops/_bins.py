@@ -32,6 +32,7 @@ from typing import NamedTuple
 import torch
 
 from xref.bits import FloatFormat
+from xref.torch_ops._host import fetched
 
 __all__ = ["Bin", "Sums", "measured", "segment_sums", "widened"]
 
@@ -141,16 +142,10 @@ def measured(bits: torch.Tensor, fmt: FloatFormat) -> Callable[[], tuple[int, in
     magnitude = bits & mask
     largest = magnitude.amax()
     smallest = magnitude.sub_(1).bitwise_and_(mask).amin()  # one less, a zero wraps to the largest of all
-    pair = torch.stack((smallest, largest)).to("cpu", non_blocking=True)
-    found = None
-    if bits.is_cuda:
-        found = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        found.record(torch.cuda.current_stream(bits.device))
+    pair = fetched(torch.stack((smallest, largest)))
 
     def read() -> tuple[int, int]:
-        if found is not None:
-            found.synchronize()
-        low, high = pair.tolist()
+        low, high = pair()
         return (low + 1, high) if high else (0, 0)
 
     return read

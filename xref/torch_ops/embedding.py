@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from xref.bits import FloatFormat
 from xref.torch_ops import _arguments
 from xref.torch_ops._gradient import GradAccumulator, grad_rows, grad_weight
+from xref.torch_ops._host import fetched
 from xref.torch_ops._widen import widen_into
 
 __all__ = ["GradAccumulator", "NativeEmbeddingOp", "forward", "forward_fp32", "grad_rows", "grad_weight"]
@@ -92,13 +93,35 @@ def _check(token_ids: torch.Tensor, weight: torch.Tensor, call: str, *, widened:
     return fmt
 
 
+def _gather(ids: torch.Tensor, weight: torch.Tensor, narrow: FloatFormat | None) -> torch.Tensor:
+    return F.embedding(ids, weight) if narrow is None else _gather_widened(ids, weight, narrow)
+
+
+def _gather_checked(
+    token_ids: torch.Tensor, weight: torch.Tensor, narrow: FloatFormat | None, call: str
+) -> torch.Tensor:
+    """Gather on a GPU while the host waits to hear whether the ids are in range; out of it they read the nearest row.
+
+    Waiting first would leave the device idle. Nothing is given away before the answer is there.
+    """
+    ids = token_ids.to(torch.int64)
+    nearest = ids.clamp(0, weight.shape[0] - 1)
+    moved = fetched((nearest != ids).any().reshape(1))
+    out = _gather(nearest, weight, narrow)
+    if any(moved()):
+        _arguments.check_range(token_ids, weight.shape[0], call)
+    return out
+
+
 def _gather_widened(ids: torch.Tensor, weight: torch.Tensor, fmt: FloatFormat) -> torch.Tensor:
     """Gather and widen block by block, so that the narrow rows and the temporaries stay small beside the result."""
     hidden = weight.shape[1]
     flat = ids.reshape(-1)
     out = torch.empty((flat.numel(), hidden), dtype=torch.int32, device=weight.device)
-    # A block is 1/64 of the tokens, and at least 2**16 elements: under a tenth of a large result for all temporaries.
-    step = max(flat.numel() // 64, 2**16 // max(hidden, 1), 1)
+    # So many blocks that all temporaries are under a tenth of a large result, each of 2**16 elements at least. bfloat16
+    # has but its rows besides, and a GPU would wait for the launches of more blocks; a CPU's caches want them small.
+    blocks = 8 if fmt.exponent_bits == 8 and weight.device.type != "cpu" else 64
+    step = max(flat.numel() // blocks, 2**16 // max(hidden, 1), 1)
     for block, rows in zip(torch.split(flat, step), torch.split(out, step), strict=True):
         widen_into(rows, F.embedding(block, weight), fmt)
     return out.view(torch.float32).reshape(*ids.shape, hidden)
@@ -117,10 +140,11 @@ class _Embedding(torch.autograd.Function):
 
     @staticmethod
     def forward(token_ids: torch.Tensor, weight: torch.Tensor, narrow: FloatFormat | None, call: str | None) -> Any:
+        if call is not None and weight.is_cuda and weight.shape[0] and not torch.compiler.is_compiling():
+            return _gather_checked(token_ids, weight, narrow, call)
         if call is not None:
             _arguments.check_range(token_ids, weight.shape[0], call)
-        ids = token_ids.to(torch.int64)
-        return F.embedding(ids, weight) if narrow is None else _gather_widened(ids, weight, narrow)
+        return _gather(token_ids.to(torch.int64), weight, narrow)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

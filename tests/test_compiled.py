@@ -1,0 +1,236 @@
+"""`xref compile`: what a compiled kernel shows of itself, on a CPU for real and for TPUs that are not here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_cli import MAIN, stopped, xref
+
+import xref as package
+from xref import errors
+from xref.judge.compiled import GRADIENT, Compiled, CompileReport, compile_kernel
+
+pytestmark = pytest.mark.jax
+needs_tpu_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="the TPU's compiler is not installed: pip install 'xref[tpu]'"
+)
+
+SIZES = {"vocab": 512, "hidden": 64, "tokens": 32}
+SMALL = ("--vocab", 512, "--hidden", 64, "--tokens", 32)
+FORMS = """
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def clip(token_ids, weight):
+    return jnp.take(weight, token_ids, axis=0, mode="clip")
+
+
+def fill(token_ids, weight):
+    return jnp.take(weight, token_ids, axis=0)
+
+
+def one_hot(token_ids, weight):
+    return jax.nn.one_hot(token_ids, weight.shape[0], dtype=weight.dtype) @ weight
+
+
+def bits_first(token_ids, weight):
+    rows = jnp.take(lax.bitcast_convert_type(weight, jnp.uint16), token_ids, axis=0, mode="clip")
+    return lax.bitcast_convert_type(rows, weight.dtype)
+
+
+def ordered(token_ids, weight):
+    return jnp.take(jnp.sort(weight, axis=0), token_ids, axis=0, mode="clip")
+
+
+def concrete(token_ids, weight):
+    return weight[int(token_ids[0])][None]
+"""
+
+
+@pytest.fixture
+def forms(tmp_path, monkeypatch):
+    (tmp_path / "forms.py").write_text(FORMS)
+    monkeypatch.chdir(tmp_path)
+    return "forms.py:"
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Return a function that compiles one verb of a kernel on the CPU, in float32."""
+    space: dict[str, object] = {}
+    exec(FORMS, space)
+
+    def one(name, **more):
+        [program] = compile_kernel(space[name], where=("cpu",), dtype=("float32",), **{**SIZES, **more}).programs
+        return program
+
+    return one
+
+
+def test_a_plain_gather_is_proven(compiled):
+    program = compiled("clip")
+    assert (program.copies, program.reasons, program.problem) == ("proven", [], "")
+    assert "gather" in program.operations
+    assert program.output == 32 * 64 * 4
+    assert program.ok
+
+
+def test_arithmetic_is_not(compiled):
+    program = compiled("one_hot")
+    assert program.copies == "not proven"
+    assert program.reasons
+    assert not program.ok
+
+
+def test_a_select_is_not_on_a_cpu(compiled):
+    assert "select of f32" in compiled("fill").reasons
+
+
+def test_a_temporary_of_the_tables_size_is_seen_by_how_it_grows(compiled):
+    program = compiled("ordered")
+    assert program.temporaries >= 512 * 64 * 4
+    assert program.growth >= 64 * 4
+    assert program.grows
+    plain = compiled("clip")
+    assert (plain.growth, plain.grows) == (0, False)
+
+
+def test_the_limit_is_one_bit_an_element():
+    assert Compiled(verb="forward", dtype="bfloat16", where="cpu", growth=511.9, limit=4096 / 8).ok
+    assert not Compiled(verb="forward", dtype="bfloat16", where="cpu", growth=512.0, limit=4096 / 8).ok
+
+
+def test_a_kernel_that_cannot_be_traced_has_no_program(compiled):
+    program = compiled("concrete")
+    assert program.problem.startswith("ConcretizationTypeError: ")
+    assert (program.copies, program.ok) == ("", False)
+
+
+def test_a_gradient_is_no_copy_and_need_not_be(compiled):
+    program = compiled("clip", verb=(GRADIENT,))
+    assert (program.verb, program.copies, program.operations) == (GRADIENT, "", [])
+    assert program.output == 512 * 64 * 4
+    assert program.ok
+
+
+def test_nothing_compiled_is_not_ok():
+    report = CompileReport(xref="1", candidate="k", jax="0", compiler="", vocab=1, hidden=1, tokens=1, programs=[])
+    assert not report.ok
+
+
+def test_wrong_use_is_one_clear_error(compiled):
+    with pytest.raises(errors.UsageError) as caught:
+        compiled("clip", verb=("forward_fp32",))
+    assert str(caught.value) == "--verb: got forward_fp32, expected one of forward, gradient [compile]"
+
+
+def test_the_command_shows_a_table_the_ways_and_a_statement(forms, tmp_path):
+    result = xref("compile", f"{forms}clip", "--device", "cpu", "--dtype", "float32", *SMALL, "--json", "r.json")
+    assert result.exit_code == 0
+    assert result.stdout.count("proven") == 1
+    assert "forward float32 for cpu:\n  " in result.stdout
+    assert result.stdout.splitlines()[-1].startswith(
+        "forms.py:clip: copies, without a temporary of the table's size: [512, 64] table, 32 ids, jax "
+    )
+    record = json.loads(Path("r.json").read_text())
+    assert (record["ok"], record["candidate"], record["compiler"]) == (True, "forms.py:clip", "")
+    [program] = record["programs"]
+    assert (program["copies"], program["ok"], program["verb"], program["growth"]) == ("proven", True, "forward", 0)
+
+
+def test_a_kernel_that_is_not_as_it_must_be_ends_in_1(forms):
+    result = xref("compile", f"{forms}ordered", "--device", "cpu", "--dtype", "float32", *SMALL)
+    assert result.exit_code == 1
+    assert "not proven: sort of " in result.stdout
+    assert " yes " in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("forms.py:ordered: not all as they must be: ")
+    result = xref("compile", f"{forms}concrete", "--device", "cpu", "--dtype", "float32", *SMALL)
+    assert result.exit_code == 1
+    assert "no program" in result.stdout
+    assert "ConcretizationTypeError" in result.stdout
+
+
+def test_wrong_use_of_the_command_ends_in_2(forms):
+    expected = "xref compile: got nothing to compile for, expected --topology or --device [compile]"
+    assert stopped(2, "compile", f"{forms}clip") == expected
+    expected = "--device: got tpu, expected a device that jax has here: cpu [compile]"
+    assert stopped(2, "compile", f"{forms}clip", "--device", "tpu") == expected
+    assert stopped(2, "compile", "none.py:clip", "--device", "cpu").startswith("none.py: got no such file")
+
+
+def test_a_topology_without_its_compiler_says_what_to_install(forms, monkeypatch):
+    from xref.jax_ops import compiling
+
+    monkeypatch.setattr(compiling, "has_tpu_compiler", lambda: False)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    expected = (
+        "--topology: got v5e:2x2 without the libtpu package, "
+        "expected the TPU's compiler: pip install 'xref[tpu]' [compile]"
+    )
+    assert stopped(2, "compile", f"{forms}clip", "--topology", "v5e:2x2") == expected
+
+
+# ----- for TPUs -------------------------------------------------------------------------------------------------------
+
+
+def for_tpus(*args):
+    """Run the command in a Python of its own: JAX reads the settings for it once, when it is imported."""
+    root = str(Path(package.__file__).parents[1])
+    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-c", MAIN, "compile", *map(str, args)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=False, timeout=300
+    )
+
+
+def report_for_tpus(*args):
+    done = for_tpus(*args, "--json", "r.json")
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, json.loads(Path("r.json").read_text())
+
+
+@needs_tpu_compiler
+def test_the_golden_is_a_proven_copy_on_tpus(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    places = ("--topology", "v5e:2x2", "--topology", "tpu7x:2x2x1")
+    code, report = report_for_tpus(*places, "--dtype", "bfloat16")
+    assert code == 0
+    assert report["compiler"]
+    assert [(p["where"], p["verb"]) for p in report["programs"]] == [
+        (where, verb) for where in places[1::2] for verb in ("forward", "forward_fp32")
+    ]
+    for program in report["programs"]:
+        assert (program["copies"], program["growth"]) == ("proven", 0), program
+        assert program["temporaries"] <= 8192 * 4096 * 2 + 2**20  # the rows before they are widened, at most
+        assert "gather" in program["operations"]
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize(
+    ("form", "copies", "ok"),
+    [("one_hot", "not proven", False), ("bits_first", "proven", False), ("fill", "proven", True)],
+)
+def test_other_forms_are_shown_as_what_they_are(forms, form, copies, ok):
+    code, report = report_for_tpus(f"{forms}{form}", "--topology", "v5e:2x2", "--dtype", "bfloat16")
+    [program] = report["programs"]
+    assert (code, program["copies"], program["ok"]) == (1 - ok, copies, ok)
+    if form == "bits_first":  # a copy of the table, in bits
+        assert program["temporaries"] >= 151936 * 4096 * 2
+        assert program["growth"] == pytest.approx(4096 * 2, rel=0.01)
+
+
+@needs_tpu_compiler
+def test_a_topology_that_is_none_is_one_clear_error(forms):
+    done = for_tpus(f"{forms}clip", "--topology", "v9:1")
+    assert (done.returncode, done.stdout) == (2, "")
+    line = done.stderr.strip().splitlines()[-1]
+    assert line.startswith("xref: --topology: got v9:1 (")
+    assert line.endswith("expected a topology such as v4:2x2x1, v5e:2x2, v5p:2x2x1, v6e:2x2, tpu7x:2x2x1 [compile]")

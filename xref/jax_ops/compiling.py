@@ -1,0 +1,82 @@
+"""Programs compiled by JAX and not run: for a device that is here, or for TPUs that are not.
+
+The `libtpu` package holds the TPU's own compiler, which needs no TPU: a topology names the machine to compile for.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import SingleDeviceSharding
+
+from xref.jax_ops import framework
+
+__all__ = ["TOPOLOGIES", "Compiled", "compile_program", "device_of", "gradient_of", "has_tpu_compiler"]
+
+TOPOLOGIES = ("v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1")
+"""One of each generation of TPU."""
+
+
+class Compiled(NamedTuple):
+    """What a compiler made of a program: its text, and bytes of temporaries and of the output."""
+
+    text: str
+    temporaries: int
+    output: int
+
+
+def has_tpu_compiler() -> bool:
+    """Return whether the `libtpu` package is installed."""
+    return importlib.util.find_spec("libtpu") is not None
+
+
+def compile_program(program: Callable[..., Any], inputs: Sequence[tuple[tuple[int, ...], str]], where: str) -> Compiled:
+    """Compile a program for inputs of these shapes and dtypes: its parameters, in this order.
+
+    Args:
+        program: a function of arrays, which `jax.jit` can trace.
+        inputs: shape and dtype of each array.
+        where: a kind of device that is here, or a topology of TPUs, such as `v5e:2x2`.
+
+    Raises:
+        ValueError: there is no such topology.
+        Exception: whatever the program raises while it is traced, or the compiler of it.
+    """
+    sharding = SingleDeviceSharding(device_of(where))
+    struct: Any = jax.ShapeDtypeStruct
+    shapes = [struct(shape, dtype, sharding=sharding) for shape, dtype in inputs]
+    compiled = jax.jit(program, keep_unused=True).lower(*shapes).compile()
+    memory = compiled.memory_analysis()
+    if memory is None:
+        raise ValueError(f"the compiler for {where} tells nothing of memory")
+    return Compiled(compiled.as_text() or "", memory.temp_size_in_bytes, memory.output_size_in_bytes)
+
+
+def gradient_of(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    """Return `(token_ids, weight, cotangent) -> [V, H]`, the gradient that `jax.vjp` makes of a verb."""
+
+    def gradient(token_ids: Any, weight: Any, cotangent: Any) -> Any:
+        return jax.vjp(lambda weight: call(token_ids, weight), weight)[1](cotangent)[0]
+
+    return gradient
+
+
+@functools.cache
+def device_of(where: str) -> Any:
+    """Return the device, or one that stands for those of a topology.
+
+    Raises:
+        ValueError: there is no such topology.
+    """
+    if framework.supports(where):
+        return framework.device_of(where)
+    from jax.experimental import topologies
+
+    try:
+        return topologies.get_topology_desc(platform="tpu", topology_name=where).devices[0]
+    except Exception as error:  # each version of the compiler has its own
+        raise ValueError(str(error).strip().partition("\n")[0]) from error

@@ -1,0 +1,224 @@
+"""`xref compile`: what a compiler makes of a JAX kernel, read from the program that it would run, without running it.
+
+Two questions: is the way from the table to the output a pure copy (`copies`), and does a temporary grow with the table
+(EMB-12)? For the second everything is compiled once more for a quarter of the rows: what the temporaries grow by with
+each row tells whether there is one of the table's size, whatever else there is. One bit an element is the least that
+such a temporary can have, so that is the limit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Iterator
+from types import ModuleType
+
+import msgspec
+
+from xref import __version__, errors
+from xref.contracts import embedding as contract
+from xref.judge import frameworks
+from xref.judge.bench import described
+from xref.judge.candidate import Candidate, candidate_of
+from xref.judge.copies import way_of
+from xref.judge.hlo import read
+
+__all__ = ["GRADIENT", "CompileReport", "Compiled", "compile_kernel", "compiler"]
+
+GRADIENT = "gradient"
+"""What is compiled beside the verbs: the gradient of the first of them."""
+_CALL = "compile"
+
+Progress = Callable[[str, int, int], None]
+
+
+class Compiled(msgspec.Struct, kw_only=True):
+    """One program, compiled."""
+
+    verb: str
+    dtype: str
+    where: str
+    """A topology of TPUs, or a kind of device."""
+    temporaries: int = 0
+    """Bytes."""
+    output: int = 0
+    """Bytes."""
+    growth: float = 0.0
+    """Bytes by which the temporaries grow with each row of the table."""
+    limit: float = 0.0
+    """What that growth must stay below: one bit an element."""
+    operations: list[str] = []
+    """On the way from the table to the output; of a gradient, none."""
+    reasons: list[str] = []
+    """Why that way is not proven to be a copy."""
+    problem: str = ""
+    """Why there is no program."""
+
+    @property
+    def copies(self) -> str:
+        """Whether the way is a pure copy: `proven`, `not proven`, or nothing where it need not be one."""
+        if self.problem or self.verb == GRADIENT:
+            return ""
+        return "not proven" if self.reasons else "proven"
+
+    @property
+    def grows(self) -> bool:
+        """Whether a temporary has the table's size."""
+        return self.growth >= self.limit
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is a copy, where it has to be one, without a temporary of the table's size."""
+        return not (self.problem or self.reasons or self.grows)
+
+
+class CompileReport(msgspec.Struct, kw_only=True):
+    """All programs of one kernel."""
+
+    xref: str
+    candidate: str
+    jax: str
+    compiler: str
+    """Version of the `libtpu` package; empty where it was not used."""
+    vocab: int
+    hidden: int
+    tokens: int
+    programs: list[Compiled]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every program is as it must be; none at all is not."""
+        return bool(self.programs) and all(program.ok for program in self.programs)
+
+    def to_json(self) -> str:
+        """Return the report as JSON."""
+        programs = [
+            {**msgspec.to_builtins(program), "copies": program.copies, "ok": program.ok} for program in self.programs
+        ]
+        record = {**msgspec.to_builtins(self), "ok": self.ok, "programs": programs}
+        return msgspec.json.format(msgspec.json.encode(record)).decode()
+
+
+def compiler() -> ModuleType:
+    """Return the module that compiles, having loaded JAX.
+
+    Raises:
+        MissingFrameworkError: JAX is not installed.
+        UsageError: JAX cannot be imported.
+    """
+    frameworks.load("jax", _CALL)
+    return importlib.import_module("xref.jax_ops.compiling")
+
+
+def compile_kernel(
+    target: object,
+    *,
+    where: tuple[str, ...],
+    dtype: tuple[str, ...] = ("bfloat16", "float32"),
+    verb: tuple[str, ...] = (),
+    vocab: int = 151936,
+    hidden: int = 4096,
+    tokens: int = 8192,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> CompileReport:
+    """Compile a JAX kernel and read what came of it.
+
+    Args:
+        target: as `xref.judge` takes it, of JAX.
+        where: topologies of TPUs, such as `v5e:2x2`, for which the `libtpu` package is needed and no TPU; or kinds of
+            device that are here: `cpu`, `cuda`, `tpu`.
+        dtype: table dtypes.
+        verb: `forward`, `forward_fp32` or `gradient`; none named means the first two, where the kernel has them.
+        vocab: V, the rows of the table.
+        hidden: H, the elements of a row.
+        tokens: T, how many ids there are, int32 `[T]`.
+        name: what the report calls it.
+        progress: called with what is compiled next, how many programs are done, and how many there are.
+
+    Returns:
+        The report; `report.ok` says whether every program is a proven copy without a temporary of the table's size.
+
+    Raises:
+        MissingFrameworkError: JAX is not installed.
+        UsageError: the target is no kernel, or lacks the verb; no compiler for a topology; no such device or topology.
+    """
+    made = compiler()
+    for each in where:
+        _check_where(each, made)
+    candidate = candidate_of(target, framework="jax", device="cpu", name=name)
+    verbs = verb or tuple(candidate.verbs)
+    for each in verbs:
+        if each not in (*candidate.verbs, GRADIENT):
+            has = f"one of {', '.join((*candidate.verbs, GRADIENT))}"
+            raise errors.UsageError(errors.message("--verb", each, has, _CALL))
+    wanted = [(place, each, name) for place in where for each in verbs for name in dtype if _there_is(each, name)]
+    programs = []
+    for done, (place, each, element) in enumerate(wanted):
+        if progress is not None:
+            progress(f"{each} {element} for {place}", done, len(wanted))
+        programs.append(_compiled(candidate, made, each, element, place, (vocab, hidden, tokens)))
+    tpu = any(not candidate.framework.supports(place) for place in where)
+    return CompileReport(
+        xref=__version__,
+        candidate=candidate.name,
+        jax=candidate.framework.version(),
+        compiler=importlib.metadata.version("libtpu") if tpu else "",
+        vocab=vocab,
+        hidden=hidden,
+        tokens=tokens,
+        programs=programs,
+    )
+
+
+def _check_where(where: str, made: ModuleType) -> None:
+    framework = frameworks.load("jax", _CALL)
+    if framework.supports(where):
+        present = frameworks.devices(framework, _CALL)
+        if where not in present:
+            expected = f"a device that jax has here: {', '.join(present)}"
+            raise errors.UsageError(errors.message("--device", where, expected, _CALL))
+    elif not made.has_tpu_compiler():
+        got, expected = f"{where} without the libtpu package", "the TPU's compiler: pip install 'xref[tpu]'"
+        raise errors.UsageError(errors.message("--topology", got, expected, _CALL))
+    else:
+        try:
+            made.device_of(where)
+        except ValueError as error:
+            expected = f"a topology such as {', '.join(made.TOPOLOGIES)}"
+            raise errors.UsageError(errors.message("--topology", f"{where} ({error})", expected, _CALL)) from error
+
+
+def _there_is(verb: str, dtype: str) -> bool:
+    return verb == GRADIENT or verb in contract.verbs_of(dtype)
+
+
+def _compiled(
+    candidate: Candidate, made: ModuleType, verb: str, dtype: str, where: str, sizes: tuple[int, int, int]
+) -> Compiled:
+    vocab, hidden, tokens = sizes
+    found = Compiled(verb=verb, dtype=dtype, where=where, limit=hidden / 8)
+    call = candidate.verbs[verb] if verb != GRADIENT else made.gradient_of(next(iter(candidate.verbs.values())))
+    less = max(vocab // 4, 1)
+    try:
+        with candidate.framework.precision(dtype):
+            whole, part = (
+                made.compile_program(call, list(_inputs(verb, dtype, rows, hidden, tokens)), where)
+                for rows in (vocab, less)
+            )
+            found.temporaries, found.output = whole.temporaries, whole.output
+            found.growth = (whole.temporaries - part.temporaries) / max(vocab - less, 1)
+            if verb != GRADIENT:
+                # On a CPU a select of narrow floats, or of integers that become such, may go through float32.
+                way = way_of(read(whole.text), 1, selects=where != "cpu")
+                found.operations, found.reasons = list(way.operations), list(way.reasons)
+    except (Exception, SystemExit) as error:  # anybody's kernel, and the compiler's own errors
+        found.problem = described(error)
+    return found
+
+
+def _inputs(verb: str, dtype: str, vocab: int, hidden: int, tokens: int) -> Iterator[tuple[tuple[int, ...], str]]:
+    yield (tokens,), "int32"
+    yield (vocab, hidden), dtype
+    if verb == GRADIENT:
+        yield (tokens, hidden), dtype

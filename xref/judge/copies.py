@@ -1,0 +1,180 @@
+"""Whether a compiled program only copies the table's elements to its output, and by which operations.
+
+Each operation's result is one of three things: it depends on no element of the table; it consists of the table's own
+elements, moved about; or it is something else, and then nothing is claimed of it. Moving about is to gather, slice,
+copy, transpose, reshape or bit-cast, and to select by a predicate that knows nothing of the table between rows and a
+constant; also to put an unsigned integer into a wider one and shift it left by no more than what that adds, as bfloat16
+becomes float32. Everything that is not known to be one of these is something else: "not proven", and never "proven".
+
+Not promised: that the right row is moved. That is what running a kernel shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from xref.judge.hlo import Computation, Operation, Program
+
+__all__ = ["Way", "way_of"]
+
+_MOVES = {
+    "bitcast", "bitcast-convert", "broadcast", "copy", "copy-done", "copy-start", "dynamic-slice", "gather",
+    "optimization-barrier", "reshape", "reverse", "slice", "transpose",
+}  # fmt: skip
+# These take one operand that may be the table's; the others say where from, and must not depend on its elements.
+_INDEXED = {"dynamic-slice", "gather"}
+_SILENT = {"broadcast", "copy-done", "copy-start", "optimization-barrier"}  # moves that nobody wants to read of
+_UNSIGNED = re.compile(r"^u(\d+)$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """How the table's elements come to the output."""
+
+    operations: tuple[str, ...]
+    """On the way, in order."""
+    reasons: tuple[str, ...]
+    """Why it is not proven to be a copy; empty if it is."""
+
+    @property
+    def proven(self) -> bool:
+        """Whether every operation on the way is known to change no element."""
+        return not self.reasons
+
+
+@dataclasses.dataclass(frozen=True)
+class _Value:
+    """What is known of an operation's result."""
+
+    element: str = ""
+    """Its type, as XLA writes it."""
+    operations: tuple[str, ...] | None = None
+    """Where the table's elements are in it: what they went through. None if it does not depend on them."""
+    reasons: tuple[str, ...] = ()
+    """Why it is something else than these elements moved about."""
+    parts: tuple[_Value, ...] = ()
+    """Of a tuple: its elements."""
+    constant: str | None = None
+    """The value of a constant, or of one broadcast."""
+    spare: int = 0
+    """How many of its highest bits are known to be zero, since it was put into a wider integer."""
+
+    @property
+    def free(self) -> bool:
+        """Whether no element of the table is in it."""
+        return self.operations is None and all(part.free for part in self.parts)
+
+
+def way_of(program: Program, table: int, *, selects: bool = True) -> Way:
+    """Return the way from the table, which is parameter number `table` of the program, to its output.
+
+    `selects` says whether the back end makes a select of a select: on a CPU some become arithmetic in float32.
+    """
+    entry = program.computations[program.entry]
+    parameters = [operation for operation in entry.operations.values() if operation.opcode == "parameter"]
+    inputs = {
+        int(operation.argument): _Value(operation.element, () if int(operation.argument) == table else None)
+        for operation in parameters
+    }
+    out = _Reader(program, selects).result(entry, [inputs[number] for number in range(len(inputs))])
+    if out.parts:
+        return Way((), ("the output is a tuple",))
+    if out.operations is None:
+        return Way((), ("the output does not depend on the table",))
+    return Way(out.operations, out.reasons)
+
+
+class _Reader:
+    def __init__(self, program: Program, selects: bool) -> None:  # noqa: FBT001
+        self.program, self.selects = program, selects
+
+    def result(self, computation: Computation, inputs: list[_Value]) -> _Value:
+        """Return what a computation makes of its inputs."""
+        values: dict[str, _Value] = {}
+        for operation in computation.operations.values():
+            if operation.opcode == "parameter":
+                values[operation.name] = inputs[int(operation.argument)]
+            else:
+                values[operation.name] = self._value(operation, [values[name] for name in operation.operands])
+        return values[computation.root]
+
+    def _value(self, operation: Operation, given: list[_Value]) -> _Value:
+        opcode = operation.opcode
+        if opcode == "constant":
+            return _Value(operation.element, constant=operation.argument)
+        if opcode == "tuple":
+            return _Value(parts=tuple(given))
+        if opcode == "get-tuple-element":
+            return _part(given[0], operation)
+        if opcode in ("fusion", "call") and len(operation.called) == 1:
+            return self.result(self.program.computations[operation.called[0]], given)
+        if opcode in ("call-start", "async-start") and len(operation.called) == 1:
+            return _Value(parts=(self.result(self.program.computations[operation.called[0]], given),))
+        if opcode in ("call-done", "async-done") and given[0].parts:
+            return given[0].parts[0]
+        if all(value.free for value in given):
+            return _Value(operation.element, constant=given[0].constant if opcode == "broadcast" else None)
+        if opcode == "select" and not self.selects:
+            return _other(operation, given)
+        return _moved(operation, given) or _other(operation, given)
+
+
+def _part(given: _Value, operation: Operation) -> _Value:
+    index = re.search(r"\bindex=(\d+)", operation.attributes)
+    if index is not None and given.parts:
+        return given.parts[int(index[1])]
+    return given if given.free else _other(operation, [given])
+
+
+def _moved(operation: Operation, given: list[_Value]) -> _Value | None:
+    """Return what comes of an operation that is known to move the elements that it is given; None if it is not."""
+    opcode, first = operation.opcode, given[0]
+    if any(value.parts for value in given):
+        return None
+    if opcode == "select" and first.free:
+        if all(not value.free or value.constant is not None for value in given[1:]):
+            return _step(operation, [value for value in given[1:] if not value.free], 0)
+    elif opcode == "concatenate" and not any(value.free for value in given):
+        return _step(operation, given, min(value.spare for value in given))
+    elif first.free or not all(value.free for value in given[1:]):
+        return None
+    elif opcode in _MOVES and (len(given) == 1 or opcode in _INDEXED):
+        return _step(operation, [first], 0 if opcode == "bitcast-convert" else first.spare)
+    elif opcode == "convert":
+        wide, narrow = _UNSIGNED.match(operation.element), _UNSIGNED.match(first.element)
+        if wide and narrow and int(wide[1]) >= int(narrow[1]):
+            return _step(operation, [first], first.spare + int(wide[1]) - int(narrow[1]))
+    elif opcode == "shift-left" and (given[1].constant or "").isdigit():
+        spare = first.spare - int(given[1].constant or "")
+        return _step(operation, [first], spare) if spare >= 0 else None
+    return None
+
+
+def _step(operation: Operation, rows: list[_Value], spare: int) -> _Value:
+    """Return the table's elements after one more move."""
+    before = _joined(rows)
+    if operation.opcode in _SILENT:
+        return dataclasses.replace(before, element=operation.element, spare=spare)
+    to = f" to {operation.element}" if operation.opcode in ("bitcast-convert", "convert") else ""
+    steps = (*(before.operations or ()), f"{operation.opcode}{to}")
+    return _Value(operation.element, steps, before.reasons, spare=spare)
+
+
+def _other(operation: Operation, given: list[_Value]) -> _Value:
+    """Return something that is made of the table's elements, and nobody knows how."""
+    target = re.search(r'custom_call_target="([^"]*)"', operation.attributes)
+    name = f"{operation.opcode} {target[1]}" if target else operation.opcode
+    before = _joined(given)
+    reasons = dict.fromkeys((*before.reasons, f"{name} of {operation.element or 'a tuple'}"))
+    return _Value(operation.element, (*(before.operations or ()), name), tuple(reasons))
+
+
+def _joined(values: list[_Value]) -> _Value:
+    """Return values as one: of several ways, each operation once, in the order in which it is met."""
+    if len(values) == 1 and not values[0].parts:
+        return values[0]
+    flat = [leaf for value in values for leaf in ([_joined(list(value.parts))] if value.parts else [value])]
+    steps = dict.fromkeys(step for value in flat for step in value.operations or ())
+    reasons = dict.fromkeys(reason for value in flat for reason in value.reasons)
+    return _Value(operations=tuple(steps), reasons=tuple(reasons))

@@ -1,0 +1,29 @@
+"""Small results on their way to the host, which need not wait for what is launched after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+__all__ = ["fetched"]
+
+
+def fetched(values: torch.Tensor) -> Callable[[], list[int]]:
+    """Begin to copy a tensor of integers, `[N]`, to the host; the call returned gives them.
+
+    On a GPU that call waits until the device has come to this point, and no further.
+    """
+    copy = values.to("cpu", non_blocking=True)
+    there = None
+    if values.is_cuda:
+        there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        there.record(torch.cuda.current_stream(values.device))
+
+    def read() -> list[int]:
+        if there is not None:
+            there.synchronize()
+        numbers: list[int] = copy.tolist()
+        return numbers
+
+    return read
