@@ -18,6 +18,10 @@ TABLE_PACKAGE := wordllama==0.4.0.post1
 TABLE_WHEEL := --python-version 3.11 --implementation cp --abi cp311 --platform manylinux2014_x86_64
 export XREF_REAL_TABLE := $(CURDIR)/$(TABLE)
 
+# The TPU's compiler is installed too, and where it is JAX looks for a TPU and complains that there is none. To have one
+# used: make JAX_PLATFORMS= verify
+export JAX_PLATFORMS ?= cpu
+
 .PHONY: help
 help:
 	@echo 'make verify  [ARGS=...]  compare the two frameworks bit for bit: the main job (xref verify)'

@@ -168,7 +168,7 @@ def _memory_unmeasured(monkeypatch):
 
 
 def _limit_raised(monkeypatch):
-    monkeypatch.setattr(gradient, "_FIXED_OVERHEAD", 1 << 40)
+    monkeypatch.setattr(gradient, "FIXED_OVERHEAD", 1 << 40)
 
 
 def _inputs_unchecked(monkeypatch):

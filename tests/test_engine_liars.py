@@ -241,7 +241,7 @@ def _any_error_will_do(monkeypatch):
 
 
 def _limit_raised(monkeypatch):
-    monkeypatch.setattr(run, "_FIXED_OVERHEAD", 1 << 40)
+    monkeypatch.setattr(run, "FIXED_OVERHEAD", 1 << 40)
 
 
 BROKEN_ENGINES = {

@@ -251,7 +251,7 @@ BROKEN = [
     ("repeats not compared", Counts, lambda patch: patch.setattr(exam, "mismatch", never)),
     ("conditions not compared", Position, lambda patch: patch.setattr(exam_conditions, "mismatch", never)),
     ("any error and any result is a refusal", Clamps, lambda patch: patch.setattr(conduct, "_tried", never)),
-    ("no limit", CopiesTheTable, lambda patch: patch.setattr(memory, "_FIXED_OVERHEAD", 1 << 40)),
+    ("no limit", CopiesTheTable, lambda patch: patch.setattr(memory, "FIXED_OVERHEAD", 1 << 40)),
     ("bound not applied", Overwrites, lambda patch: patch.setattr(exam_gradient, "misses", no_misses)),
     ("cotangents of one alone", Counting,
      lambda patch: patch.setattr(exam_gradient.gradients, "build", all_ones(exam_gradient.gradients.build))),

@@ -17,6 +17,7 @@ __all__ = [
     "BEFORE",
     "EXACT",
     "FIRST",
+    "FIXED_OVERHEAD",
     "FIXTURES",
     "PLAIN",
     "MisformedError",
@@ -31,6 +32,9 @@ __all__ = [
 
 EXACT, BEFORE, FIRST, PLAIN = "exact", "inputs before", "first call", "plain call"
 """What results are compared with."""
+
+FIXED_OVERHEAD = 4 << 20
+"""Bytes that a call may take beside what its output or its cotangents account for (EMB-12)."""
 
 ACCURACY = {"forward": "EMB-1", "forward_fp32": "EMB-2"}
 """The clause that each verb's bits are judged by."""

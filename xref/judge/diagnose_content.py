@@ -216,7 +216,7 @@ def _from_ordinary(got: Bits, expected: Bits, fmt: FloatFormat, share: float) ->
     steps = [bit.ulp_distance(g, e, fmt) for g, e in pairs]
     if all(step is not None and step <= 4 for step in steps):
         yield (
-            0.85,
+            0.65,
             "last-bits-changed",
             f"{what}: at most {max(step or 0 for step in steps)} units in the last place off",
         )

@@ -48,8 +48,8 @@ class Exam:
         """Every call of the sweeps, compared with the exact answer (EMB-1, EMB-2, EMB-3, EMB-5)."""
         for verb, dtype in self._pairs():
             held: tuple[Observation, Bits] | None = None
-            count = 0
-            for count, probe in enumerate(probes(verb, dtype, self.framework.NAME, self.tier), start=1):
+            tried = list(probes(verb, dtype, self.framework.NAME, self.tier))
+            for probe in tried:
                 elsewhere = probe.layout != "dense" or probe.id_layout != "dense"
                 seen = self.prober.run(probe)
                 self.note(seen, "EMB-7/layout" if elsewhere else None)
@@ -58,7 +58,7 @@ class Exam:
                 if held is None and seen.got is not None:
                     held = seen, seen.got.copy()
             if held is not None:  # the first call again, after all the others
-                self._same(self.prober.run(held[0].probe), held, count + 1, _COUNTED)
+                self._same(self.prober.run(held[0].probe), held, len(tried) + 1, _COUNTED)
             rewritten = self.prober.rewritten()
             if rewritten is not None:
                 finding = Finding(

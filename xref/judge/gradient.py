@@ -13,7 +13,7 @@ from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
 from xref.contracts.inputs import Ids, words
-from xref.judge.bench import BEFORE, EXACT, PLAIN, Subject, formed, judging, record_inputs, widest
+from xref.judge.bench import BEFORE, EXACT, FIXED_OVERHEAD, PLAIN, Subject, formed, judging, record_inputs, widest
 from xref.judge.verdict import Ledger, mismatch
 
 __all__ = ["compare_gradients", "examine_gradient", "expect_gradients", "gradient_inputs"]
@@ -25,7 +25,6 @@ _ORDERS, _SPLITS = 5, 2
 _MICRO_BATCH = 64
 # What grad_rows may hold for an element of the cotangents: the sums in their working form, before they are rounded.
 _BYTES_AN_ELEMENT = 128
-_FIXED_OVERHEAD = 4 << 20
 
 
 def expect_gradients(subjects: list[Subject], cases: tuple[GradientCase, ...], ledger: Ledger) -> None:
@@ -206,7 +205,7 @@ class _Gradient:
 
     def _memory(self) -> None:
         """`grad_rows` holds no buffer of the table's size; tried where the table is too large to hide one (EMB-12)."""
-        limit = _BYTES_AN_ELEMENT * self.cotangent.size + _FIXED_OVERHEAD
+        limit = _BYTES_AN_ELEMENT * self.cotangent.size + FIXED_OVERHEAD
         if self.answer.nbytes < 2 * limit:
             return
         given = self._put(self.ids.copy(), self.cotangent.copy())

@@ -10,15 +10,13 @@ import numpy as np
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import make_table
-from xref.judge.bench import described, main_dtypes
+from xref.judge.bench import FIXED_OVERHEAD, described, main_dtypes
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
 from xref.judge.conditions import transposed
 from xref.spec import Tier
 
 __all__ = ["examine_memory"]
-
-_FIXED_OVERHEAD = 4 << 20
 
 
 def examine_memory(candidate: Candidate, tier: Tier, dtypes: tuple[str, ...], findings: Findings) -> None:
@@ -42,7 +40,7 @@ def _measured(candidate: Candidate, verb: str, dtype: str, how: str, findings: F
     lies = "" if how == "dense" else f" {how}"
     where = f"{candidate.name}.{verb}, {dtype} table of 151936 x {hidden}{lies}, {ids.size} ids"
     output = ids.size * hidden * FORMATS[contract.result_dtype(verb, dtype)].width // 8
-    limit = int(1.2 * output) + _FIXED_OVERHEAD
+    limit = int(1.2 * output) + FIXED_OVERHEAD
     with framework.precision(dtype):
         place = transposed if how == "transposed" else np.copy
         given, laid = framework.put(ids, None, candidate.device), framework.put(place(table), dtype, candidate.device)

@@ -25,6 +25,7 @@ from xref.judge.bench import (
     BEFORE,
     EXACT,
     FIRST,
+    FIXED_OVERHEAD,
     PLAIN,
     Subject,
     described,
@@ -54,7 +55,6 @@ LARGE = 1 << 28  # bytes
 _REPEATS = 2
 _CONDITION_TOKENS = 1098  # as many as the largest fixed case with conditions has
 # What a call may hold beside its output at any size: blocks of a fixed size, ids widened to int64.
-_FIXED_OVERHEAD = 4 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +226,7 @@ class _Bench:
 
     def memory(self, ids: Any, table: Any) -> None:
         """Peak extra memory of a call, where the table is so large that a copy of it could not hide."""
-        limit = int(1.2 * self.expected.nbytes) + _FIXED_OVERHEAD
+        limit = int(1.2 * self.expected.nbytes) + FIXED_OVERHEAD
         if self.work.table.nbytes < 4 * limit:
             return
         with self._judging("EMB-12", "1.2 x output + 4 MiB"):
