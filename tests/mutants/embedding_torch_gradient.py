@@ -234,11 +234,6 @@ def subnormal_sums_flushed(ids, cotangent, vocab_size, dtype):
     return grad
 
 
-@torch_mutant("EMB-8", fault="gradient-lost", verb="backward")
-def detached_from_the_table(token_ids, weight):
-    return torch_gather(token_ids, weight.detach())
-
-
 @wrong_gradient("EMB-8", fault="gradient-lost")
 def gradient_of_zeros(ids, cotangent, vocab_size, dtype):
     return torch.zeros((vocab_size, cotangent.shape[-1]), dtype=dtype)

@@ -59,6 +59,8 @@ def _models(ids: Ids, values: Values, source: str) -> Iterator[Model]:
         if FORMATS[source].width > FORMATS[narrow].width:
             cast = rows.astype(from_bits(np.zeros(0, FORMATS[narrow].uint), narrow).dtype).astype(np.float64)
             yield "cotangent-cast-first", f"a row holds the sum of cotangents rounded to {narrow} first", flat, cast
+    for step in (-1, 1):
+        yield "row-off-by-one", f"row v holds the sum of row v {-step:+d}", flat + step, rows
     yield "gradient-scaled", "rows hold their sum over the number of tokens", flat, rows / flat.size
 
 
@@ -94,7 +96,7 @@ def _last(flat: Ids) -> Ids:
 
 def _sums(flat: Ids, rows: Values, vocab: int) -> Values:
     sums = np.zeros((vocab, rows.shape[1]))
-    np.add.at(sums, flat, rows)
+    np.add.at(sums, np.clip(flat, 0, vocab - 1), rows)  # a model may point past an end
     return sums
 
 
