@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from helpers import raises
 
+from xref.judge import isolate
 from xref.judge.isolate import CrashedError, limited, run_in_child
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -231,3 +232,24 @@ def test_outside_the_main_thread_there_is_no_clock():
     thread.join()
     assert found == ["to its end"]
     assert signal.getsignal(signal.SIGALRM) is handler
+
+
+class _Deaf:
+    """Python drops whatever is raised while this is destroyed."""
+
+    def __del__(self):
+        end = time.monotonic() + 0.4
+        while time.monotonic() < end:
+            pass
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_clock_that_was_not_heard_rings_again(monkeypatch):
+    monkeypatch.setattr(isolate, "_AGAIN", 0.3)
+    with raises(CrashedError, "no answer within 0.2 s"), limited(0.2):
+        _Deaf()  # the first ring comes in here
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            pass
+    time.sleep(0.7)  # and afterwards nothing rings any more
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

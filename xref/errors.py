@@ -44,6 +44,10 @@ class MissingFrameworkError(UsageError, ImportError):
         super().__init__(message(framework, "not installed", f"it to be: pip install 'xref[{framework}]'", call))
 
 
+class NoGradientError(XrefError, NotImplementedError):
+    """An operator has no gradient: what it returns is not connected with the table."""
+
+
 class NothingComparedError(XrefError):
     """A comparison ran over no element: that is never a pass."""
 

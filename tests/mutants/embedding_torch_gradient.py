@@ -351,7 +351,7 @@ class SecondBackwardHoldsTheFirst(TorchKernel):
         return rounded(self.sums[key], cotangent.dtype)
 
 
-@torch_mutant("EMB-8", fault="stale-cache", verb="backward", shows="other ids of the same shape")
+@torch_mutant("EMB-10", fault="stale-cache", verb="backward", shows="other ids of the same shape")
 class OrderOfTheIdsKept(TorchKernel):
     def __init__(self):
         self.orders = {}

@@ -24,9 +24,13 @@ _WIDE = 8  # columns
 _COLUMNS, _CONTRIBUTIONS = 64, 20_000  # wrong elements that are looked into, and what they are sums of
 
 
-def explain_gradient(evidence: dict[str, Any], hints: tuple[str, ...] = ()) -> list[Found]:
-    """Return what speaks for which fault, for a gradient that failed; `evidence` is what the examination kept."""
-    found: list[Found] = [(0.55 - 0.02 * n, hint, "that is how it fails") for n, hint in enumerate(hints)]
+def explain_gradient(evidence: dict[str, Any], hints: tuple[str, ...] = (), *, telling: bool = False) -> list[Found]:
+    """Return what speaks for which fault, for a gradient that failed; `evidence` is what the examination kept.
+
+    `telling`: the way it fails says more than its bits.
+    """
+    weight = 0.99 if telling else 0.55
+    found: list[Found] = [(weight - 0.02 * n, hint, "that is how it fails") for n, hint in enumerate(hints)]
     if "exact" in evidence:
         found += _from_sums(evidence)
     return ranked(found)
@@ -58,6 +62,8 @@ def _from_sums(evidence: dict[str, Any]) -> Iterator[Found]:
     if (got[known.rows] == 0).all():
         narrow = case.hidden < _WIDE
         yield 0.7 if narrow else 0.97, "gradient-lost", "every row of the gradient is zero"
+        if known.rows.tolist() in ([0], [1], [case.vocab - 1]):
+            yield 0.96, "padding-gradient-dropped", f"the one row that tokens name, {known.rows[0]}, has no gradient"
         if narrow:  # of which a kernel that leaves out the last columns leaves nothing either
             yield 0.69, "columns-past-a-tile-wrong", f"rows of {case.hidden} columns are zero"
         return

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from xref import errors
-from xref.bits import FORMATS, Bits
+from xref.bits import FORMATS, Bits, from_bits
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
 from xref.contracts.inputs import Ids
@@ -22,12 +22,14 @@ from xref.judge.gradient_routes import Route, routes_of
 from xref.judge.gradient_surroundings import GradientSurroundings
 from xref.judge.probes import ID_LAYOUTS, among
 from xref.judge.sweeps_gradient import COTANGENT_LAYOUTS, SLICE, SPECIALS, gradient_probes
+from xref.judge.verdict import mismatch
 from xref.spec import Tier
 
 __all__ = ["GradientExam"]
 
 _SIZES = (1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 64, 65, 129, 257, 513, 1025, 2049, 3073, 4097)
 _JAX_SIZES = (1, 2, 8, 33, 257, 1025)  # each is compiled anew
+_SECOND = ("call-count-dependent", "gradient-accumulates-across-calls", "gradient-order-by-run")
 _ROUNDS, _SECONDS = 3, 3.0  # of shrinking one case
 
 
@@ -53,7 +55,7 @@ class GradientExam:
         routes = [
             route for route in routes_of(self.candidate, self.dtypes) if not route.traced or self.tier is not Tier.SMOKE
         ]
-        missing = {route.name: route.missing() for route in routes}
+        missing = {route.name: self._missing(route) for route in routes}
         # A verb that has a gradient for one dtype and none for another trains one model and not the other.
         differentiable = {route.verb for route in routes if missing[route.name] is None}
         for route in routes:
@@ -78,6 +80,23 @@ class GradientExam:
                     self._accuracy(route, *probe)
                 if not route.traced:
                     self._surrounded(route)
+
+    def _missing(self, route: Route) -> str | None:
+        """Return why a route cannot be taken at all, or None; of one that can, the second call must be as the first."""
+        first, second = route.tried(), route.tried()
+        if isinstance(first, BaseException):
+            return f"{route.name}: {described(first)}" if route.lacks(first) else None  # else the cases say more
+        findings, call = self.findings["EMB-10/repeat"], f"{self.candidate.name}, {route.name}, the second call"
+        problem: object
+        if isinstance(second, BaseException):
+            problem = f"got {described(second)}, expected a result"
+        else:
+            problem = mismatch(second, first, FORMATS[route.result])
+        if problem is None:
+            findings.passed(first.size)
+        else:
+            findings.fail(Finding(f"gradient {problem}", call, hints=_second_hints(first, second, route), telling=True))
+        return None
 
     def again(self, record: dict[str, Any]) -> None:
         """Run one call again from its record."""
@@ -256,6 +275,14 @@ class GradientExam:
                 source=route.source, result=route.result, values="gaussian", vocab=31, hidden=2, shape=(4097,)
             )
             GradientConditions(route, case, self.findings, only="repeat").run_all()
+
+
+def _second_hints(first: Bits, second: Any, route: Route) -> tuple[str, ...]:
+    """Return what a second call speaks for that is not as the first."""
+    if isinstance(second, BaseException):
+        return _SECOND[:1]
+    one, two = (from_bits(bits, route.result).astype(np.float64) for bits in (first, second))
+    return _SECOND[1:2] if np.allclose(two, 2 * one, rtol=2.0**-6) else _SECOND
 
 
 def _form_hints(error: MisformedError) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ class Explainer:
             call, rerun = (
                 self.gradient.smallest(finding) if "case" in finding.evidence else (finding.call, finding.rerun)
             )
-            return call, rerun, explain_gradient(finding.evidence, finding.hints)
+            return call, rerun, explain_gradient(finding.evidence, finding.hints, telling=finding.telling)
         known = finding.probe, finding.hints
         if known not in self._known:
             self._known[known] = self._probed(finding, finding.probe)

@@ -23,6 +23,7 @@ from xref.judge.verdict import mismatch
 __all__ = ["GradientConditions"]
 
 _REPEATS = 6
+_ORDER = ("gradient-order-by-run",)
 
 
 class GradientConditions:
@@ -52,9 +53,9 @@ class GradientConditions:
         except (Exception, SystemExit):
             return  # the accuracy cases have said so
         for _ in range(_REPEATS):
-            self._compare("repeat", base, lambda: self._dense(flat, elements), ("gradient-order-by-run",))
+            self._compare("repeat", base, lambda: self._dense(flat, elements), _ORDER)
         for shape in [(4, -1)] if self.jax else [(-1, 1), (1, -1)]:  # with JAX each is compiled anew
-            self._compare("layout", base, functools.partial(self._reshaped, shape), ("gradient-order-by-run",))
+            self._compare("layout", base, functools.partial(self._reshaped, shape), _ORDER)
         self._compare("layout", base, lambda: self._bits_of(ID_LAYOUTS["strided"](flat), spread(elements)))
         self._compare("layout", base, lambda: self._bits_of(flat.copy(), transposed(elements)))
         pad, zero = np.zeros_like(flat), np.zeros_like(elements)
@@ -65,12 +66,12 @@ class GradientConditions:
             (np.concatenate([flat, pad[:right]]), np.concatenate([elements, zero[:right]])),
             (np.stack([flat, pad]), np.stack([elements, zero])),
         ):
-            self._compare("padding", base, functools.partial(self._dense, ids, cotangent))
+            self._compare("padding", base, functools.partial(self._dense, ids, cotangent), _ORDER)
         for seed in range(3):
             order = np.argsort(words(flat.size, seed=300 + seed), kind="stable")
-            self._compare("permuted", base, functools.partial(self._dense, flat[order], elements[order]))
+            self._compare("permuted", base, functools.partial(self._dense, flat[order], elements[order]), _ORDER)
         half = flat.size // 3
-        self._compare("split", base, lambda: self._in_parts(half))
+        self._compare("split", base, lambda: self._in_parts(half), _ORDER)
 
     def _dense(self, ids: Ids, cotangent: Bits) -> Bits:
         return self._bits_of(ids.copy(), cotangent.copy())

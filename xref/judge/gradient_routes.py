@@ -13,7 +13,7 @@ from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
 from xref.contracts.inputs import Ids, make_table
-from xref.judge.bench import described, formed, main_dtypes, widest
+from xref.judge.bench import formed, main_dtypes, widest
 from xref.judge.candidate import Candidate
 
 __all__ = ["Route", "Run", "routes_of"]
@@ -61,18 +61,21 @@ class Route:
         within = {name: _within(mode, self.run) for name, mode in self.candidate.framework.surroundings().items()}
         return {**within, **self.more}
 
-    def missing(self) -> str | None:
-        """Return why it cannot be taken at all, or None."""
+    def tried(self) -> Bits | Exception | SystemExit:
+        """Make one small call, and return the gradient's bits or what it raised."""
         case = GradientCase(source=self.source, result=self.result, values="gaussian", vocab=10, hidden=4, shape=(6,))
         with self.candidate.framework.precision(widest(self.source, self.result)):
             try:
-                self.run(*self.put(*gradients.build(case)), case.vocab)
+                return self.bits(self.run(*self.put(*gradients.build(case)), case.vocab), case.vocab, case.hidden)
             except (Exception, SystemExit) as error:
-                own = self.candidate.backward is not None
-                if own and not self.result.startswith("float8"):
-                    return None  # a gradient of its own that raises is no gradient that lacks
-                return f"{self.name}: {described(error)}"
-        return None
+                return error
+
+    def lacks(self, error: BaseException) -> bool:
+        """Return whether an error says that there is no such gradient; otherwise it is a gradient that fails."""
+        if self.result.startswith("float8") or isinstance(error, NotImplementedError):
+            return True
+        # JAX cannot differentiate what it cannot see into, and says so in many ways.
+        return self.verb != "backward" and self.candidate.framework.NAME == "jax"
 
 
 def routes_of(candidate: Candidate, dtypes: tuple[str, ...]) -> Iterator[Route]:

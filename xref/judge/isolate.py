@@ -24,6 +24,7 @@ from typing import Any
 __all__ = ["CrashedError", "die_with_parent", "limited", "prolong", "run_in_child"]
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_AGAIN = 1.0  # seconds after which a clock that was not heard rings again
 
 
 class CrashedError(BaseException):
@@ -109,7 +110,8 @@ def _received(reader: int, child: int, seconds: float) -> tuple[list[Any], str |
 def limited(seconds: float) -> Iterator[None]:
     """Raise `CrashedError` in the block after so many seconds: in the main thread, and between steps of Python.
 
-    A clock that runs already goes on afterwards, and rings no later than it would have.
+    It is raised again every so often until the block ends: Python drops what is raised in a destructor or in the
+    callback of a weak reference. A clock that runs already goes on afterwards, and rings no later than it would have.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
@@ -118,16 +120,18 @@ def limited(seconds: float) -> Iterator[None]:
     if 0 < left <= seconds:
         yield
         return
-    begun = time.monotonic()
+    begun, inside = time.monotonic(), True
 
     def ring(*_: object) -> None:
-        raise CrashedError(f"no answer within {seconds:g} s")
+        if inside:
+            raise CrashedError(f"no answer within {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
     try:
         yield
     finally:
+        inside = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         if left:
@@ -137,4 +141,4 @@ def limited(seconds: float) -> Iterator[None]:
 def prolong(seconds: float) -> None:
     """Give the block of `limited` that is running so many seconds from now on."""
     if threading.current_thread() is threading.main_thread() and signal.getitimer(signal.ITIMER_REAL)[0] > 0:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)

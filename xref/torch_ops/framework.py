@@ -329,9 +329,17 @@ def _running_totals(profile: torch.profiler.profile) -> Iterator[int]:
 
 
 def gradient(call: Call, ids: Any, table: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
-    """Return the gradient that autograd takes of `call(ids, table)` with respect to the table."""
+    """Return the gradient that autograd takes of `call(ids, table)` with respect to the table.
+
+    Raises:
+        NoGradientError: the output requires none although the table does.
+    """
     leaf = table.detach().requires_grad_()
-    call(ids, leaf).backward(cotangent)
+    out = call(ids, leaf)
+    if not out.requires_grad:
+        got, expected = "an output that requires no gradient", "one that autograd connects with the table"
+        raise errors.NoGradientError(errors.message("gradient", got, expected, "backward"))
+    out.backward(cotangent)
     if leaf.grad is None:
         raise errors.bad_type("gradient", "none", "a tensor", "backward")
     return leaf.grad
