@@ -106,9 +106,33 @@ LIARS = {
         "shift-left of u32",
     ),
     "shifted where nothing is spare": (
-        ["%b = u32[3,4]{1,0} bitcast-convert(%wide)", "%n = u32[] constant(1)",
-         "%ns = u32[3,4]{1,0} broadcast(%n), dimensions={}", "%o = u32[3,4]{1,0} shift-left(%b, %ns)"],
+        ["%n = u16[] constant(1)", "%ns = u16[3,4]{1,0} broadcast(%n), dimensions={}",
+         "%o = u16[3,4]{1,0} shift-left(%bits, %ns)"],
+        "shift-left of u16",
+    ),
+    "shifted too little": (
+        ["%n = u32[] constant(8)", "%ns = u32[3,4]{1,0} broadcast(%n), dimensions={}",
+         "%s = u32[3,4]{1,0} shift-left(%wide, %ns)", "%o = f32[3,4]{1,0} bitcast-convert(%s)"],
+        "bf16 that ends as f32",
+    ),
+    "not shifted": (["%o = f32[3,4]{1,0} bitcast-convert(%wide)"], "bf16 that ends as f32"),
+    "shifted twice": (
+        ["%n = u32[] constant(8)", "%ns = u32[3,4]{1,0} broadcast(%n), dimensions={}",
+         "%s = u32[3,4]{1,0} shift-left(%wide, %ns)", "%o = u32[3,4]{1,0} shift-left(%s, %ns)"],
         "shift-left of u32",
+    ),
+    "taken for another type": (["%o = f16[3,4]{1,0} bitcast-convert(%rows)"], "bf16 that ends as f16"),
+    "left as integers": (["%o = u16[3,4]{1,0} copy(%bits)"], "bf16 that ends as u16"),
+    "bytes exchanged": (
+        ["%b = u8[3,4,2]{2,1,0} bitcast-convert(%rows)", "%r = u8[3,4,2]{2,1,0} reverse(%b), dimensions={2}",
+         "%o = bf16[3,4]{1,0} bitcast-convert(%r)"],
+        "bitcast-convert of u8",
+    ),
+    "halves of a word": (
+        ["%h = u16[3,4,2]{2,1,0} bitcast(%wide)", "%o = u32[3,4,2]{2,1,0} convert(%h)"], "bitcast of u16"),
+    "two forms": (
+        ["%s = s16[3,4]{1,0} bitcast-convert(%rows)", "%o = u16[6,4]{1,0} concatenate(%bits, %s), dimensions={0}"],
+        "concatenate of u16",
     ),
     "shifted by what is no constant": (
         ["%n = u32[3]{0} convert(%ids)", "%ns = u32[3,4]{1,0} broadcast(%n), dimensions={0}",

@@ -40,25 +40,31 @@ def test_a_program_is_read_whole():
     assert entry.root == "out"
     assert list(entry.operations) == ["weight.1", "ids.1", "constant.1", "copy-start", "copy-done", "out"]
     out = entry.operations["out"]
-    assert (out.opcode, out.element, out.dimensions) == ("fusion", "bf16", (3, 4))
+    assert (out.opcode, out.element) == ("fusion", "bf16")
     assert out.operands == ("weight.1", "copy-done")
     assert out.called == ("fused",)
     assert entry.operations["constant.1"].argument == "-7"
-    assert entry.operations["constant.1"].dimensions == ()
     assert entry.operations["copy-start"].element == ""
     gather = program.computations["fused"].operations["gather.4"]
     assert gather.operands == ("param_0.2", "param_1")
     assert "slice_sizes={1,4}" in gather.attributes
 
 
-def test_branches_are_called_too():
-    line = "  %c = f32[] conditional(%p, %a, %b), branch_computations={%one, %two.3}"
-    program = read(f"ENTRY %m (p: s32[]) -> f32[] {{\n{line}\n}}\n")
-    assert program.computations["m"].operations["c"].called == ("one", "two.3")
+def test_what_stands_before_an_operands_name_is_not_it():
+    line = "  ROOT %c = f32[3]{0} add(f32[3]{0} %p, /*index=1*/%q)"
+    program = read(f"ENTRY %m (p: f32[3], q: f32[3]) -> f32[3] {{\n{line}\n}}\n")
+    assert program.computations["m"].operations["c"].operands == ("p", "q")
 
 
 @pytest.mark.parametrize(
-    "line", ["  what is this", "  %a = f32[3]", "  %a = f32[3] add(%b, %c", "  %a = (f32[3], f32[3]"]
+    "line",
+    [
+        "  what is this",
+        "  %a = f32[3]",
+        "  %a = f32[3] add(%b, %c",
+        "  %a = (f32[3], f32[3]",
+        "  %a = f32[3] add(b, c)",
+    ],
 )
 def test_a_line_that_cannot_be_read_is_an_error(line):
     text = f"ENTRY %m (p: f32[3]) -> f32[3] {{\n{line}\n}}\n"
@@ -72,3 +78,9 @@ def test_no_entry_is_an_error(text):
     with pytest.raises(ValueError, match="expected one") as caught:
         read(text)
     assert str(caught.value) == f"a compiled program: got no entry in {len(text)} characters, expected one"
+
+
+def test_a_head_that_cannot_be_read_is_an_error():
+    with pytest.raises(ValueError, match="expected a computation's head") as caught:
+        read("%weird {\n  what is this\n}\n")
+    assert str(caught.value) == "a compiled program: got the line '%weird {', expected a computation's head"

@@ -2,11 +2,12 @@
 
 Each operation's result is one of three things: it depends on no element of the table; it consists of the table's own
 elements, moved about; or it is something else, and then nothing is claimed of it. Moving about is to gather, slice,
-copy, transpose, reshape or bit-cast, and to select by a predicate that knows nothing of the table between rows and a
-constant; also to put an unsigned integer into a wider one and shift it left by no more than what that adds, as bfloat16
-becomes float32. Everything that is not known to be one of these is something else: "not proven", and never "proven".
+copy, transpose, reshape or bit-cast to another type of the same width, and to select by a predicate that knows nothing
+of the table between rows and a constant. The output must have the table's type again. One widening is known:
+bfloat16's bits, put into an unsigned integer of 32 bits, shifted left by 16 and bit-cast, are a float32. Everything
+that is not known to be one of these is something else: "not proven", and never "proven".
 
-Not promised: that the right row is moved. That is what running a kernel shows.
+Not promised: that the right row is moved, or any. That is what running a kernel shows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _MOVES = {
 # These take one operand that may be the table's; the others say where from, and must not depend on its elements.
 _INDEXED = {"dynamic-slice", "gather"}
 _SILENT = {"broadcast", "copy-done", "copy-start", "optimization-barrier"}  # moves that nobody wants to read of
-_UNSIGNED = re.compile(r"^u(\d+)$")
+_UNSIGNED = re.compile(r"^u\d+$")
+_WIDTH = re.compile(r"^(?:pred|[a-z]+(\d+)[a-z\d]*)$")
+_ROOM = 16  # bits that bfloat16 lacks of float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +60,10 @@ class _Value:
     """Of a tuple: its elements."""
     constant: str | None = None
     """The value of a constant, or of one broadcast."""
-    spare: int = 0
-    """How many of its highest bits are known to be zero, since it was put into a wider integer."""
+    extra: int = 0
+    """By how many bits it was put into a wider unsigned integer."""
+    shifted: int = 0
+    """By how many of them it was shifted left."""
 
     @property
     def free(self) -> bool:
@@ -82,7 +87,11 @@ def way_of(program: Program, table: int, *, selects: bool = True) -> Way:
         return Way((), ("the output is a tuple",))
     if out.operations is None:
         return Way((), ("the output does not depend on the table",))
-    return Way(out.operations, out.reasons)
+    given = inputs[table].element
+    same = out.element == given and not out.extra
+    widened = (given, out.element, out.extra, out.shifted) == ("bf16", "f32", _ROOM, _ROOM)
+    reasons = out.reasons if same or widened or out.reasons else (f"{given} that ends as {out.element}",)
+    return Way(out.operations, reasons)
 
 
 class _Reader:
@@ -133,32 +142,51 @@ def _moved(operation: Operation, given: list[_Value]) -> _Value | None:
     if any(value.parts for value in given):
         return None
     if opcode == "select" and first.free:
+        rows = [value for value in given[1:] if not value.free]
         if all(not value.free or value.constant is not None for value in given[1:]):
-            return _step(operation, [value for value in given[1:] if not value.free], 0)
+            return _step(operation, rows) if _alike(rows) else None
     elif opcode == "concatenate" and not any(value.free for value in given):
-        return _step(operation, given, min(value.spare for value in given))
+        return _step(operation, given) if _alike(given) else None
     elif first.free or not all(value.free for value in given[1:]):
         return None
     elif opcode in _MOVES and (len(given) == 1 or opcode in _INDEXED):
-        return _step(operation, [first], 0 if opcode == "bitcast-convert" else first.spare)
-    elif opcode == "convert":
-        wide, narrow = _UNSIGNED.match(operation.element), _UNSIGNED.match(first.element)
-        if wide and narrow and int(wide[1]) >= int(narrow[1]):
-            return _step(operation, [first], first.spare + int(wide[1]) - int(narrow[1]))
-    elif opcode == "shift-left" and (given[1].constant or "").isdigit():
-        spare = first.spare - int(given[1].constant or "")
-        return _step(operation, [first], spare) if spare >= 0 else None
+        same = not operation.element or _width(operation.element) == _width(first.element)
+        return _step(operation, [first]) if same else None
+    elif opcode == "convert" and not first.extra:
+        if _UNSIGNED.match(operation.element) and _UNSIGNED.match(first.element):
+            extra = _width(operation.element) - _width(first.element)
+            return _step(operation, [first], extra=extra) if extra >= 0 else None
+    elif opcode == "shift-left" and first.extra and not first.shifted and (given[1].constant or "").isdigit():
+        shifted = int(given[1].constant or "")
+        return _step(operation, [first], shifted=shifted) if shifted <= first.extra else None
     return None
 
 
-def _step(operation: Operation, rows: list[_Value], spare: int) -> _Value:
-    """Return the table's elements after one more move."""
-    before = _joined(rows)
-    if operation.opcode in _SILENT:
-        return dataclasses.replace(before, element=operation.element, spare=spare)
-    to = f" to {operation.element}" if operation.opcode in ("bitcast-convert", "convert") else ""
-    steps = (*(before.operations or ()), f"{operation.opcode}{to}")
-    return _Value(operation.element, steps, before.reasons, spare=spare)
+def _width(element: str) -> int:
+    """Return how many bits an element has: `f8e5m2` 8, `bf16` 16; 0 of a tuple, whose parts have their own."""
+    matched = _WIDTH.match(element)
+    return int(matched[1] or 1) if matched else 0
+
+
+def _alike(rows: list[_Value]) -> bool:
+    """Return whether all hold the table's elements in the same form."""
+    return len({(value.element, value.extra, value.shifted) for value in rows}) == 1
+
+
+def _step(operation: Operation, rows: list[_Value], *, extra: int | None = None, shifted: int | None = None) -> _Value:
+    """Return the table's elements after one more move, in another form where one is given."""
+    first, before = rows[0], _joined(rows)
+    steps = before.operations or ()
+    if operation.opcode not in _SILENT:
+        to = f" to {operation.element}" if operation.opcode in ("bitcast-convert", "convert") else ""
+        steps = (*steps, f"{operation.opcode}{to}")
+    return _Value(
+        operation.element or first.element,  # `copy-start` has a tuple of what it copies
+        steps,
+        before.reasons,
+        extra=first.extra if extra is None else extra,
+        shifted=first.shifted if shifted is None else shifted,
+    )
 
 
 def _other(operation: Operation, given: list[_Value]) -> _Value:

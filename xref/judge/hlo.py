@@ -18,10 +18,9 @@ _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _OPERATION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
 _OPCODE = re.compile(r"([a-z][\w\-]*)\(")
 _OPERAND = re.compile(r"%([\w.\-]+)$")
-_CALLED = re.compile(
-    r"\b(?:calls|to_apply|branch_computations|true_computation|false_computation)=(\{[^}]*\}|%[\w.\-]+)"
-)
-_ARRAY = re.compile(r"^([a-z]\w*)\[([\d,]*)\]")
+_CALLED = re.compile(r"\b(?:calls|to_apply)=%([\w.\-]+)")
+_ARRAY = re.compile(r"^([a-z]\w*)\[[\d,]*\]")
+_WITHOUT = ("constant", "iota", "parameter")  # operations whose parentheses hold no operands
 _OPENING, _CLOSING = "([{", ")]}"
 
 
@@ -33,7 +32,6 @@ class Operation:
     opcode: str
     element: str
     """Type of an element of the result, as XLA writes it (`bf16`, `s32`); empty for a tuple."""
-    dimensions: tuple[int, ...]
     operands: tuple[str, ...]
     called: tuple[str, ...]
     """The computations that it calls."""
@@ -63,7 +61,8 @@ def read(text: str) -> Program:
     """Return the program that a text stands for.
 
     Raises:
-        ValueError: a line inside a computation is no operation that can be read, or there is no entry.
+        ValueError: a line inside a computation is no operation that can be read, one outside begins something else, or
+            there is no entry.
     """
     computations: dict[str, Computation] = {}
     entry = name = root = ""
@@ -80,6 +79,8 @@ def read(text: str) -> Program:
             operation, is_root = _operation(line)
             operations[operation.name] = operation
             root = operation.name if is_root else root
+        elif line.rstrip().endswith("{"):
+            raise ValueError(f"a compiled program: got the line {line.strip()[:200]!r}, expected a computation's head")
     if entry not in computations:
         raise ValueError(f"a compiled program: got no entry in {len(text)} characters, expected one")
     return Program(computations, entry)
@@ -97,22 +98,26 @@ def _operation(line: str) -> tuple[Operation, bool]:
         end = _closing(rest, opcode.end() - 1)
         argument, attributes = rest[opcode.end() : end], rest[end + 1 :]
         array = _ARRAY.match(shape)
-        element, dimensions = (array[1], array[2]) if array else ("", "")
         operation = Operation(
             name=matched[2],
             opcode=opcode[1],
-            element=element,
-            dimensions=tuple(int(size) for size in dimensions.split(",") if size),
-            operands=tuple(found[1] for part in _parts(argument) if (found := _OPERAND.search(part))),
-            called=tuple(
-                name for found in _CALLED.finditer(attributes) for name in re.findall(r"%?([\w.\-]+)", found[1])
-            ),
+            element=array[1] if array else "",
+            operands=() if opcode[1] in _WITHOUT else tuple(_named(part) for part in _parts(argument) if part),
+            called=tuple(_CALLED.findall(attributes)),
             argument=argument,
             attributes=attributes,
         )
     except ValueError as error:
         raise ValueError(f"a compiled program: got the line {line.strip()[:200]!r}, expected an operation") from error
     return operation, bool(matched[1])
+
+
+def _named(operand: str) -> str:
+    """Return the operand's name, which may stand behind its type or a comment."""
+    found = _OPERAND.search(operand)
+    if found is None:
+        raise ValueError("no operand")
+    return found[1]
 
 
 def _shape(text: str) -> tuple[str, str]:
