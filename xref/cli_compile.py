@@ -49,17 +49,16 @@ def compile_(
     try:
         if json is not None:
             report.check_writable(json)
+        if bool(topology) == bool(device):
+            got = "both --topology and --device" if topology else "nothing to compile for"
+            raise errors.UsageError(errors.message("xref compile", got, "--topology or --device", _CALL))
         if topology:
             _without_tpu()
-        where = (*_topologies(topology or ()), *(device or ()))
-        if not where:
-            raise errors.UsageError(
-                errors.message("xref compile", "nothing to compile for", "--topology or --device", _CALL)
-            )
         with progress_bar() as progress:
             found = compile_kernel(
                 load_target(target, _CALL),
-                where=where,
+                topology=_topologies(topology or []),
+                device=tuple(device or ()),
                 dtype=tuple(dtype or ("bfloat16", "float32")),
                 verb=tuple(verb or ()),
                 vocab=vocab,
@@ -89,8 +88,9 @@ def _without_tpu() -> None:
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")  # of a host, whatever is compiled for
 
 
-def _topologies(named: list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(compiler().TOPOLOGIES) if "all" in named else tuple(named)
+def _topologies(named: list[str]) -> tuple[str, ...]:
+    every = compiler().TOPOLOGIES if "all" in named else ()
+    return tuple(dict.fromkeys((*every, *(each for each in named if each != "all"))))
 
 
 def _show(found: CompileReport) -> None:
@@ -113,7 +113,9 @@ def _show(found: CompileReport) -> None:
             on.print(escape(f"{what} for {', '.join(places)}:\n  {way}"), soft_wrap=True, highlight=False)
     libtpu = f", libtpu {found.compiler}" if found.compiler else ""
     shape = f"[{found.vocab}, {found.hidden}] table, {found.tokens} ids"
-    statement = "copies, without a temporary of the table's size" if found.ok else "not all as they must be"
+    copies = any(program.verb != GRADIENT for program in found.programs)
+    statement = f"{'copies, ' if copies else ''}without a temporary of the table's size"
+    statement = statement if found.ok else "not all as they must be"
     on.print(f"{escape(found.candidate)}: {statement}: {escape(shape)}, jax {found.jax}{libtpu}.", soft_wrap=True)
 
 

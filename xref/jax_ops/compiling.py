@@ -22,11 +22,15 @@ TOPOLOGIES = ("v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1")
 
 
 class Compiled(NamedTuple):
-    """What a compiler made of a program: its text, and bytes of temporaries and of the output."""
+    """What a compiler made of a program."""
 
     text: str
     temporaries: int
+    """Bytes."""
     output: int
+    """Bytes."""
+    form: tuple[tuple[int, ...], str]
+    """Shape and dtype of the output; of several, `()` and `tuple`."""
 
 
 def has_tpu_compiler() -> bool:
@@ -49,11 +53,14 @@ def compile_program(program: Callable[..., Any], inputs: Sequence[tuple[tuple[in
     sharding = SingleDeviceSharding(device_of(where))
     struct: Any = jax.ShapeDtypeStruct
     shapes = [struct(shape, dtype, sharding=sharding) for shape, dtype in inputs]
-    compiled = jax.jit(program, keep_unused=True).lower(*shapes).compile()
+    jitted = jax.jit(program, keep_unused=True)
+    out: Any = jax.eval_shape(jitted, *shapes)
+    compiled = jitted.lower(*shapes).compile()
     memory = compiled.memory_analysis()
     if memory is None:
         raise ValueError(f"the compiler for {where} tells nothing of memory")
-    return Compiled(compiled.as_text() or "", memory.temp_size_in_bytes, memory.output_size_in_bytes)
+    form = (tuple(out.shape), out.dtype.name) if hasattr(out, "shape") else ((), type(out).__name__)
+    return Compiled(compiled.as_text() or "", memory.temp_size_in_bytes, memory.output_size_in_bytes, form)
 
 
 def gradient_of(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:

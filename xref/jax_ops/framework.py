@@ -27,6 +27,7 @@ __all__ = [
     "accumulator",
     "bits_of",
     "describe",
+    "device_of",
     "devices",
     "dtype_of",
     "flushes_subnormals",

@@ -16,11 +16,12 @@ from types import ModuleType
 import msgspec
 
 from xref import __version__, errors
+from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.judge import frameworks
 from xref.judge.bench import described
 from xref.judge.candidate import Candidate, candidate_of
-from xref.judge.copies import way_of
+from xref.judge.copies import Way, way_of
 from xref.judge.hlo import read
 
 __all__ = ["GRADIENT", "CompileReport", "Compiled", "compile_kernel", "compiler"]
@@ -28,6 +29,7 @@ __all__ = ["GRADIENT", "CompileReport", "Compiled", "compile_kernel", "compiler"
 GRADIENT = "gradient"
 """What is compiled beside the verbs: the gradient of the first of them."""
 _CALL = "compile"
+_FAST_MEMORY = 2**27  # bytes: the largest VMEM of a TPU; what lies there is not among the temporaries
 
 Progress = Callable[[str, int, int], None]
 
@@ -57,7 +59,7 @@ class Compiled(msgspec.Struct, kw_only=True):
     @property
     def copies(self) -> str:
         """Whether the way is a pure copy: `proven`, `not proven`, or nothing where it need not be one."""
-        if self.problem or self.verb == GRADIENT:
+        if self.problem or (self.verb == GRADIENT and not self.reasons):
             return ""
         return "not proven" if self.reasons else "proven"
 
@@ -113,7 +115,8 @@ def compiler() -> ModuleType:
 def compile_kernel(
     target: object,
     *,
-    where: tuple[str, ...],
+    topology: tuple[str, ...] = (),
+    device: tuple[str, ...] = (),
     dtype: tuple[str, ...] = ("bfloat16", "float32"),
     verb: tuple[str, ...] = (),
     vocab: int = 151936,
@@ -126,11 +129,12 @@ def compile_kernel(
 
     Args:
         target: as `xref.judge` takes it, of JAX.
-        where: topologies of TPUs, such as `v5e:2x2`, for which the `libtpu` package is needed and no TPU; or kinds of
-            device that are here: `cpu`, `cuda`, `tpu`.
+        topology: TPUs that need not be here, such as `v5e:2x2`; the `libtpu` package compiles for them.
+        device: kinds of device that are here: `cpu`, `cuda`, `tpu`.
         dtype: table dtypes.
         verb: `forward`, `forward_fp32` or `gradient`; none named means the first two, where the kernel has them.
-        vocab: V, the rows of the table.
+        vocab: V, the rows of the table; at least 4. For TPUs a quarter of the table must be larger than the fast memory
+            that their compiler does not count.
         hidden: H, the elements of a row.
         tokens: T, how many ids there are, int32 `[T]`.
         name: what the report calls it.
@@ -144,26 +148,33 @@ def compile_kernel(
         UsageError: the target is no kernel, or lacks the verb; no compiler for a topology; no such device or topology.
     """
     made = compiler()
-    for each in where:
-        _check_where(each, made)
     candidate = candidate_of(target, framework="jax", device="cpu", name=name)
+    for each in topology:
+        _check_topology(each, made)
+    for each in device:
+        _check_device(each)
     verbs = verb or tuple(candidate.verbs)
     for each in verbs:
         if each not in (*candidate.verbs, GRADIENT):
             has = f"one of {', '.join((*candidate.verbs, GRADIENT))}"
             raise errors.UsageError(errors.message("--verb", each, has, _CALL))
-    wanted = [(place, each, name) for place in where for each in verbs for name in dtype if _there_is(each, name)]
+    places = (*topology, *device)
+    wanted = [(place, each, kind) for place in places for each in verbs for kind in dtype if _there_is(each, kind)]
+    if not wanted:
+        expected = "a topology or a device, and a verb that takes one of the dtypes"
+        raise errors.UsageError(errors.message("xref compile", "nothing to compile", expected, _CALL))
+    for place, _, kind in wanted:
+        _check_size(place, kind, (vocab, hidden))
     programs = []
-    for done, (place, each, element) in enumerate(wanted):
+    for done, (place, each, kind) in enumerate(wanted):
         if progress is not None:
-            progress(f"{each} {element} for {place}", done, len(wanted))
-        programs.append(_compiled(candidate, made, each, element, place, (vocab, hidden, tokens)))
-    tpu = any(not candidate.framework.supports(place) for place in where)
+            progress(f"{each} {kind} for {place}", done, len(wanted))
+        programs.append(_compiled(candidate, made, each, kind, place, (vocab, hidden, tokens)))
     return CompileReport(
         xref=__version__,
         candidate=candidate.name,
         jax=candidate.framework.version(),
-        compiler=importlib.metadata.version("libtpu") if tpu else "",
+        compiler=importlib.metadata.version("libtpu") if topology or "tpu" in device else "",
         vocab=vocab,
         hidden=hidden,
         tokens=tokens,
@@ -171,22 +182,37 @@ def compile_kernel(
     )
 
 
-def _check_where(where: str, made: ModuleType) -> None:
-    framework = frameworks.load("jax", _CALL)
-    if framework.supports(where):
-        present = frameworks.devices(framework, _CALL)
-        if where not in present:
-            expected = f"a device that jax has here: {', '.join(present)}"
-            raise errors.UsageError(errors.message("--device", where, expected, _CALL))
-    elif not made.has_tpu_compiler():
-        got, expected = f"{where} without the libtpu package", "the TPU's compiler: pip install 'xref[tpu]'"
+def _check_device(device: str) -> None:
+    present = frameworks.devices(frameworks.load("jax", _CALL), _CALL)
+    if device not in present:
+        expected = f"a device that jax has here: {', '.join(present)}"
+        raise errors.UsageError(errors.message("--device", device, expected, _CALL))
+
+
+def _check_topology(topology: str, made: ModuleType) -> None:
+    if not made.has_tpu_compiler():
+        got, expected = f"{topology} without the libtpu package", "the TPU's compiler: pip install 'xref[tpu]'"
         raise errors.UsageError(errors.message("--topology", got, expected, _CALL))
-    else:
-        try:
-            made.device_of(where)
-        except ValueError as error:
-            expected = f"a topology such as {', '.join(made.TOPOLOGIES)}"
-            raise errors.UsageError(errors.message("--topology", f"{where} ({error})", expected, _CALL)) from error
+    why = "a device" if frameworks.load("jax", _CALL).supports(topology) else ""
+    try:
+        if not why:
+            made.device_of(topology)
+    except ValueError as error:
+        why = str(error)
+    if why:
+        expected = f"a topology such as {', '.join(made.TOPOLOGIES)}"
+        raise errors.UsageError(errors.message("--topology", f"{topology} ({why})", expected, _CALL))
+
+
+def _check_size(place: str, dtype: str, sizes: tuple[int, int]) -> None:
+    """Raise where a table is too small for its copy to show in the temporaries."""
+    vocab, hidden = sizes
+    size = vocab * hidden * FORMATS[dtype].width // 8
+    least = _FAST_MEMORY if place not in ("cpu", "cuda") else 0
+    if vocab < 4 or size // 4 < least:
+        expected = f"4 rows or more, and for a TPU {4 * _FAST_MEMORY // 10**6} MB: a smaller copy would not be counted"
+        got = f"a table of {vocab} rows and {size / 1e6:g} MB"
+        raise errors.UsageError(errors.message("--vocab, --hidden", got, expected, _CALL))
 
 
 def _there_is(verb: str, dtype: str) -> bool:
@@ -208,13 +234,32 @@ def _compiled(
             )
             found.temporaries, found.output = whole.temporaries, whole.output
             found.growth = (whole.temporaries - part.temporaries) / max(vocab - less, 1)
-            if verb != GRADIENT:
-                # On a CPU a select of narrow floats, or of integers that become such, may go through float32.
-                way = way_of(read(whole.text), 1, selects=where != "cpu")
-                found.operations, found.reasons = list(way.operations), list(way.reasons)
+        found.reasons = list(_misformed(verb, dtype, whole.form, sizes))
+        if verb != GRADIENT:
+            # On a CPU a select of narrow floats, or of integers that become such, may go through float32.
+            way = _read(whole.text, selects=where != "cpu")
+            found.operations, found.reasons = list(way.operations), [*found.reasons, *way.reasons]
     except (Exception, SystemExit) as error:  # anybody's kernel, and the compiler's own errors
         found.problem = described(error)
     return found
+
+
+def _misformed(verb: str, dtype: str, form: tuple[tuple[int, ...], str], sizes: tuple[int, int, int]) -> Iterator[str]:
+    vocab, hidden, tokens = sizes
+    wanted = (
+        (vocab if verb == GRADIENT else tokens, hidden),
+        dtype if verb == GRADIENT else contract.result_dtype(verb, dtype),
+    )
+    if form != wanted:
+        (shape, kind), (due, due_kind) = form, wanted
+        yield f"an output {kind} {shape}, expected {due_kind} {due}"
+
+
+def _read(text: str, *, selects: bool) -> Way:
+    try:
+        return way_of(read(text), 1, selects=selects)
+    except (ValueError, LookupError) as error:  # another version's text
+        return Way((), (str(error),))
 
 
 def _inputs(verb: str, dtype: str, vocab: int, hidden: int, tokens: int) -> Iterator[tuple[tuple[int, ...], str]]:

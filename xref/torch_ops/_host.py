@@ -14,16 +14,15 @@ def fetched(values: torch.Tensor) -> Callable[[], list[int]]:
 
     On a GPU that call waits until the device has come to this point, and no further.
     """
-    copy = values.to("cpu", non_blocking=True)
-    there = None
-    if values.is_cuda:
-        there = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        there.record(torch.cuda.current_stream(values.device))
+    if not values.is_cuda:
+        numbers: list[int] = values.tolist()
+        return lambda: numbers
+    copy, there = values.to("cpu", non_blocking=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
+    there.record(torch.cuda.current_stream(values.device))
 
     def read() -> list[int]:
-        if there is not None:
-            there.synchronize()
-        numbers: list[int] = copy.tolist()
-        return numbers
+        there.synchronize()
+        found: list[int] = copy.tolist()
+        return found
 
     return read

@@ -3,7 +3,8 @@
 Why it exists: a kernel is right if it agrees with this module in every bit. So the module is plain: a range check,
 `torch.nn.functional.embedding` on int64 ids, and for `forward_fp32` a widening of the gathered rows by integer
 operations. The gradient of both is `grad_weight`: the exact sum of each row's cotangents, rounded once. All clauses of
-the contract hold on every device that torch has.
+the contract hold on every device that torch has. A GPU gathers while the host waits for the range check: the ids are
+clamped for that, and nothing is returned before the answer.
 
     import xref.torch_ops.embedding as golden
     hidden = golden.forward(token_ids, weight)
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from xref import errors
 from xref.bits import FloatFormat
 from xref.torch_ops import _arguments
 from xref.torch_ops._gradient import GradAccumulator, grad_rows, grad_weight
@@ -110,6 +112,7 @@ def _gather_checked(
     out = _gather(nearest, weight, narrow)
     if any(moved()):
         _arguments.check_range(token_ids, weight.shape[0], call)
+        raise errors.UsageError(errors.message("token_ids", "ids that changed during the call", "the same ids", call))
     return out
 
 
