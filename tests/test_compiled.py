@@ -22,6 +22,14 @@ needs_tpu_compiler = pytest.mark.skipif(
 )
 
 SIZES = {"vocab": 512, "hidden": 64, "tokens": 32}
+SMALL_TABLE = (
+    "--vocab, --hidden: got a table of 3 rows and 0.000768 MB, expected 4 rows or more, and for a TPU 536 MB: "
+    "a smaller copy would not be counted [compile]"
+)
+NOWHERE = (
+    "xref compile: got nothing to compile, "
+    "expected a topology or a device, and a verb that takes one of the dtypes [compile]"
+)
 SMALL = ("--vocab", 512, "--hidden", 64, "--tokens", 32)
 FORMS = """
 import jax
@@ -135,10 +143,8 @@ def test_an_output_of_another_form_is_no_copy(compiled):
     ("more", "message"),
     [
         ({"verb": ("forward_fp32",)}, "--verb: got forward_fp32, expected one of forward, gradient [compile]"),
-        ({"vocab": 3}, "--vocab, --hidden: got a table of 3 rows and 0.000768 MB, expected 4 rows or more, and for a TPU"
-         " 536 MB: a smaller copy would not be counted [compile]"),
-        ({"device": ()}, "xref compile: got nothing to compile, expected a topology or a device, and a verb that takes one"
-         " of the dtypes [compile]"),
+        ({"vocab": 3}, SMALL_TABLE),
+        ({"device": ()}, NOWHERE),
         ({"device": ("tpu",)}, "--device: got tpu, expected a device that jax has here: cpu [compile]"),
     ],
     ids=["verb", "small", "nowhere", "device"],

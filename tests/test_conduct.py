@@ -359,18 +359,27 @@ class CachedOnce:
         return self.copy[ids]
 
 
-def memory_of(kernel):
-    found = Findings()
-    memory.examine_memory(
-        candidate_of(kernel, framework="torch", device="cpu", name="it"), Tier.SMOKE, ("bfloat16",), found
-    )
-    return found
+def memory_of(kernel, check="EMB-12", tier=Tier.SMOKE):
+    findings = {"EMB-12": Findings(), "EMB-12/strided": Findings()}
+    candidate = candidate_of(kernel, framework="torch", device="cpu", name="it")
+    memory.examine_memory(candidate, tier, ("bfloat16",), findings)
+    return findings[check]
 
 
 def test_a_plain_gather_takes_its_output():
     found = memory_of(right)
     assert (found.failed, found.skipped) == (0, [])
     assert found.elements > 0
+
+
+def test_a_table_that_is_made_dense_is_only_graded():
+    def dense(ids, weight):
+        return F.embedding(checked(ids, weight), weight.contiguous())
+
+    assert memory_of(dense, tier=Tier.STANDARD).failed == 0
+    assert memory_of(dense, "EMB-12/strided", Tier.STANDARD).failed == 1
+    assert memory_of(right, "EMB-12/strided", Tier.STANDARD).failed == 0
+    assert not next(check for check in CHECKS if check.id == "EMB-12/strided").required
 
 
 @pytest.mark.parametrize("kernel", [whole_table, CachedOnce, lambda ids, weight: weight.clone()[ids]])

@@ -48,6 +48,10 @@ class NoGradientError(XrefError, NotImplementedError):
     """An operator has no gradient: what it returns is not connected with the table."""
 
 
+class RefusedError(XrefError):
+    """An operator has refused what it may refuse; its own error is the cause."""
+
+
 class NothingComparedError(XrefError):
     """A comparison ran over no element: that is never a pass."""
 

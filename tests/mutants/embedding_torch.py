@@ -834,11 +834,6 @@ def whole_table_copied_by_numpy(ids, weight):
     return rows_of(ids, torch.from_numpy(ints(weight.detach()).numpy().copy()).view(weight.dtype))
 
 
-@wrong_rows("EMB-12", fault="whole-table-copied", shows="a table in transposed memory")
-def whole_table_made_dense_if_it_is_not(ids, weight):
-    return rows_of(ids, weight.detach().contiguous())
-
-
 @torch_mutant("EMB-12", fault="whole-table-copied", verb="forward_fp32", dtypes=("bfloat16",))
 class WholeTableWidenedFirst(TorchKernel):
     def forward_fp32(self, token_ids, weight):

@@ -1,11 +1,14 @@
 """Rows of a table by their bits: the gather, the exact widening (EMB-2) and the poison of ids that name no row.
 
-After `jnp.take` every operation is an integer one, because XLA may run a select or a cast of a 16-bit float in float32,
-which changes NaNs. And no integer is chosen by a predicate: on x86 CPUs with AVX512-BF16 a select of uint16 values
-whose result is bit-cast to bfloat16 comes out, in the last columns of a row, through float32 all the same, which
+Two ways to the same bits, for what is a copy on one back end is none on another.
+
+On a CPU integers are gathered, and no integer is chosen by a predicate: on x86 CPUs with AVX512-BF16 a select of uint16
+values whose result is bit-cast to bfloat16 comes out, in the last columns of a row, through float32 all the same, which
 flushes subnormals and quiets NaNs (measured with JAX 0.10.2, also behind `optimization_barrier`). Masks made by
 arithmetic do not, as long as the compiler cannot prove that they have two values: with one row, or ids of eight bits,
 it can, and makes a select of them again.
+
+Elsewhere rows are gathered first, since to bit-cast the table would copy it on a TPU, and then selected as integers.
 """
 
 from __future__ import annotations

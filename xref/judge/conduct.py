@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from xref import bits as bit
+from xref import errors
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, make_table
@@ -156,13 +157,15 @@ def _tried(
                 values = framework.bits_of(out) if shape else np.zeros(0, np.uint8)
         except CrashedError as error:
             return f"call: got {error}, expected an error", call, ("endless-loop",)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as raised:
+            is_mode = isinstance(raised, errors.RefusedError)
+            refusal = (raised.__cause__ if is_mode else None) or raised
             if bad.integers and out_of_range != "raise":
-                return f"error: got {described(error)}, expected rows of NaN", call, ("bad-ids-unchecked",)
+                return f"error: got {described(refusal)}, expected rows of NaN", call, ("bad-ids-unchecked",)
             due = IndexError if bad.integers else TypeError
-            if verb == "backward" or isinstance(error, due):  # of a backward no kind of error is asked
+            if verb == "backward" or isinstance(refusal, due):  # of a backward no kind of error is asked
                 return _rewritten(framework, (given, ids), (laid, table), call)
-            return f"error: got {described(error)}, expected {due.__name__}", call, ("bad-ids-unchecked",)
+            return f"error: got {described(refusal)}, expected {due.__name__}", call, ("bad-ids-unchecked",)
     if bad.integers and out_of_range == "poison":
         return _poisoned(values, bad, verb, dtype, table, call)
     if verb == "backward":

@@ -169,7 +169,7 @@ def _from_layout(wrong: Wrong) -> Iterator[Found]:
     if probe.mode != "plain":
         yield 0.8, "gradient-mode-dependent", f"under {probe.mode} it comes back wrong"
     if wrong.ids.size >= 64:
-        yield 0.52, "other-path-by-batch-size", f"no fewer than {wrong.ids.size} tokens show it"
+        yield 0.52, "other-path-by-batch-size", f"a call of {wrong.ids.size} tokens shows it"
 
 
 _DETECTORS: tuple[Callable[[Wrong], Iterator[Found]], ...] = (

@@ -140,7 +140,8 @@ def _likenesses(parts: list[int], got: int, source: FloatFormat, target: FloatFo
         "duplicates-overwrite": len(parts) > 1 and any(near(value) for value in (values[0], values[-1])),
         "frequency-scaled": len(parts) > 1 and near(total / len(parts)),
         "duplicates-capped": len(parts) > 2 and any(near(value) for value in prefixes[1:]),
-        "accumulated-in-low-precision": any(
+        "accumulated-in-low-precision": here != 0
+        and any(
             got == low
             for low in (_sequential(parts, source, FORMATS[name], target) for name in ("bfloat16", "float16"))
         ),
@@ -179,6 +180,9 @@ def _from_specials(
     got: Bits, known: Exact, target: FloatFormat, elements: Bits, source: FloatFormat
 ) -> Iterator[Found]:
     special = known.nan | (known.infinite != 0)
+    clipped = (got[known.rows] & target.uint.type(target.sign - 1)) == target.largest_finite
+    if clipped.any():
+        yield 0.9, "specials-dropped", "a sum ends at the largest finite number"
     if not special.any():
         return
     rows = got[known.rows]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from xref import errors
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, words
@@ -91,6 +92,9 @@ class ForwardConditions:
         hints = _HINTS.get(name, ())
         try:
             parts = list(self._parts(group, run))
+        except errors.RefusedError:
+            findings.skipped.append(f"{mode}: refused")
+            return
         except (Exception, SystemExit) as error:
             message = f"out: got {described(error)}, expected a result"
             findings.fail(Finding(message, call, msgspec.structs.replace(self.base, mode=mode), None, hints))
@@ -129,7 +133,8 @@ class ForwardConditions:
             findings.passed(got.size)
         else:
             hints = _HINTS.get(condition, ())
-            findings.fail(Finding(str(problem), call, self.base, None, hints, telling=bool(hints)), got.size)
+            probe = msgspec.structs.replace(self.base, mode=name)
+            findings.fail(Finding(str(problem), call, probe, None, hints, telling=bool(hints)), got.size)
 
     def _parts(self, group: Group, run: Callable[[Any, Any], Any]) -> Iterator[tuple[Keys, Bits]]:
         for batch in group:

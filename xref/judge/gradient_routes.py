@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from xref import errors
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
@@ -83,9 +83,7 @@ def routes_of(candidate: Candidate, dtypes: tuple[str, ...]) -> Iterator[Route]:
     for dtype in dtypes:
         if candidate.backward is not None:
             modes = candidate.framework.gradient_modes()
-            more = {
-                name: _or_refused(_within(mode, candidate.backward), candidate.backward) for name, mode in modes.items()
-            }
+            more = {name: _or_refused(_within(mode, candidate.backward)) for name, mode in modes.items()}
             yield Route(f"backward, {dtype}", candidate, candidate.backward, dtype, dtype, "backward", more)
             continue
         for verb in candidate.verbs:
@@ -107,13 +105,14 @@ def _within(mode: Callable[[Call], Call], run: Run) -> Run:
     return lambda ids, cotangent, vocab_size: mode(lambda i, c: run(i, c, vocab_size))(ids, cotangent)
 
 
-def _or_refused(run: Run, plain: Run) -> Run:
+def _or_refused(run: Run) -> Run:
     """Return a run that may be refused with an error, as cotangents that require a gradient may be."""
 
     def refusable(ids: Any, cotangent: Any, vocab_size: int) -> Any:
-        with contextlib.suppress(Exception):
+        try:
             return run(ids, cotangent, vocab_size)
-        return plain(ids, cotangent, vocab_size)
+        except Exception as error:
+            raise errors.RefusedError(str(error)) from error
 
     return refusable
 

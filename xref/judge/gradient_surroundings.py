@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from xref import exact
+from xref import errors, exact
 from xref.bits import FORMATS, Bits, FloatFormat
 from xref.contracts.inputs import Ids, make_ids, words
 from xref.judge.bench import described
@@ -43,11 +43,24 @@ class GradientSurroundings:
         self.id_dtype = "int32" if self.framework.NAME == "jax" and route.source != "float64" else "int64"
 
     def run_all(self) -> None:
-        """Run both conditions."""
+        """Run both conditions, unless a plain call is wrong as well: then nothing that surrounds it is."""
+        if not self._plain():
+            for condition in ("history", "settings"):
+                self.findings[f"EMB-10/{condition}"].skipped.append("the same call made plainly is wrong: EMB-8")
+            return
         if self.only in (None, "history"):
             self._history()
         if self.only in (None, "settings"):
             self._settings()
+
+    def _plain(self) -> bool:
+        """Return whether a call with arrays of its own gives the right gradient."""
+        ids, values = self._ids("zipf"), self._cotangent(1)
+        try:
+            out = self.route.run(*self.route.put(ids.copy(), values.copy()), _VOCAB)
+            return not _wrong(self.route.bits(out, _VOCAB, _HIDDEN), ids, values, self.route)
+        except (Exception, SystemExit):
+            return False
 
     def _settings(self) -> None:
         """The same call in other threads and settings, and asked for in other ways."""
@@ -133,6 +146,9 @@ class GradientSurroundings:
         try:
             out = (run or self.route.run)(ids[0], cotangent[0], vocab)
             got = self.route.bits(out, vocab, hidden)
+        except errors.RefusedError:
+            findings.skipped.append(f"{name}: refused")
+            return
         except (Exception, SystemExit) as error:
             message = f"gradient: got {described(error)}, expected a result"
             findings.fail(Finding(message, call, hints=hints, rerun=rerun))

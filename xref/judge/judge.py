@@ -99,7 +99,7 @@ def judge(
         "accuracy": exam.accuracy,
         "invariance": exam.invariance,
         "gradient": gradient.run,
-        "memory": lambda: memory.examine_memory(candidate, chosen, dtypes, findings["EMB-12"]),
+        "memory": lambda: memory.examine_memory(candidate, chosen, dtypes, findings),
         "bad ids": lambda: conduct.examine_refusals(candidate, chosen, dtypes, findings, out_of_range),
     }
     if only is not None:

@@ -169,13 +169,14 @@ def _within(context: Callable[[], contextlib.AbstractContextManager[Any]]) -> Ca
 
 
 def _or_refused(mode: Callable[[Call], Call]) -> Callable[[Call], Call]:
-    """Return a mode that an operator may refuse with an error: it is then called plainly, and no bits are wrong."""
+    """Return a mode that an operator may refuse: its error becomes a `RefusedError`, for no bits are wrong then."""
 
     def refusable(call: Call) -> Call:
         def run(ids: Any, table: Any) -> Any:
-            with contextlib.suppress(Exception):
+            try:
                 return mode(call)(ids, table)
-            return call(ids, table)
+            except Exception as error:
+                raise errors.RefusedError(str(error)) from error
 
         return run
 
@@ -363,13 +364,14 @@ def _grad(call: Call, ids: Any, table: torch.Tensor, cotangent: torch.Tensor) ->
 
 
 def _grad_of_changed_ids(call: Call, ids: Any, table: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of a call whose ids become others before the backward, or where autograd refuses, without."""
+    """Return the gradient of a call whose ids become others before the backward, which autograd may refuse."""
     leaf, changed = table.detach().requires_grad_(), ids.clone()
     out = call(changed, leaf)
     changed.copy_(ids.flip(0))
-    with contextlib.suppress(RuntimeError):  # a tensor saved for the backward has been changed
+    try:
         return torch.autograd.grad(out, leaf, cotangent)[0]
-    return _grad(call, ids, table, cotangent)
+    except RuntimeError as error:  # a tensor saved for the backward has been changed
+        raise errors.RefusedError(str(error)) from error
 
 
 def _grad_again(call: Call, ids: Any, table: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
