@@ -66,15 +66,16 @@ def gather(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     tokens = ids.numel()
     if not tokens:
         return out.view(weight.dtype)
-    # The count is on its way before the gather begins: the host waits for it alone.
-    bad = torch.zeros(1, dtype=torch.int32, device=weight.device)
-    _count_bad[(triton.cdiv(tokens, _BLOCK),)](ids, bad, tokens, vocab, BLOCK=_BLOCK)
-    counted, there = bad.to("cpu", non_blocking=True), torch.cuda.Event()
-    there.record()
-    block = _block(hidden, weight.element_size())
-    grid = (tokens, max(triton.cdiv(hidden, block), 1))
-    _gather[grid](ids, table, out, vocab, hidden, *table.stride(), BLOCK=block)
-    there.synchronize()
+    with torch.cuda.device(weight.device):
+        # The count is on its way before the gather begins: the host waits for it alone.
+        bad = torch.zeros(1, dtype=torch.int32, device=weight.device)
+        _count_bad[(triton.cdiv(tokens, _BLOCK),)](ids, bad, tokens, vocab, BLOCK=_BLOCK)
+        counted, there = bad.to("cpu", non_blocking=True), torch.cuda.Event()
+        there.record()
+        block = _block(hidden, weight.element_size())
+        grid = (tokens, max(triton.cdiv(hidden, block), 1))
+        _gather[grid](ids, table, out, vocab, hidden, *table.stride(), BLOCK=block)
+        there.synchronize()
     if int(counted):
         raise IndexError(f"token_ids: got {int(counted)} of {tokens} ids out of range, expected 0 <= id < {vocab}")
     return out.view(weight.dtype)
@@ -99,7 +100,8 @@ def gradient(token_ids: torch.Tensor, cotangent: torch.Tensor, vocab_size: int) 
     block = _block(hidden, cotangent.element_size())
     summed = tl.float64 if cotangent.dtype == torch.float64 else tl.float32
     grid = (rows.numel(), triton.cdiv(hidden, block))
-    _add_rows[grid](order, starts, rows, cotangent.contiguous(), out, hidden, BLOCK=block, SUM=summed)
+    with torch.cuda.device(out.device):
+        _add_rows[grid](order, starts, rows, cotangent.contiguous(), out, hidden, BLOCK=block, SUM=summed)
     return out
 
 

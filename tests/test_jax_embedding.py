@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
@@ -28,7 +29,8 @@ from helpers import (
     special_rows,
 )
 
-from xref.bits import FORMATS, from_bits
+from xref import exact
+from xref.bits import FORMATS, as_bits, from_bits
 from xref.contracts.inputs import make_ids, make_table
 
 pytestmark = pytest.mark.jax
@@ -37,6 +39,7 @@ if importlib.util.find_spec("jax"):  # every file can be collected without a fra
     import jax
     import jax.numpy as jnp
 
+    from xref.jax_ops import _rows
     from xref.jax_ops import embedding as golden
     from xref.jax_ops.framework import bits_of, memory_of, peak_extra_bytes, precision
 
@@ -583,3 +586,16 @@ def test_a_table_of_one_row_keeps_every_bit_and_poisons_every_other_id(dtype, hi
     got = framework.bits_of(traced(framework.put(wild, None, "cpu"), framework.put(table, dtype, "cpu")))
     expected = np.where((wild == 0)[:, None], table, FORMATS[dtype].nan).astype(FORMATS[dtype].uint)
     assert_same_bits(got, expected)
+
+
+@pytest.mark.parametrize("target", ["bfloat16", "float32"])
+def test_rows_first_as_on_gpus_and_tpus(target):
+    """Bit by bit what a CPU gives, though XLA takes the other way there; integers come out, which no select spoils."""
+    fmt, wanted = FORMATS["bfloat16"], FORMATS[target]
+    table = from_bits(np.arange(500 * 3, dtype=np.uint16).reshape(500, 3) * np.uint16(43), "bfloat16")
+    ids = np.array([[0, 499, 7], [-1, 500, 2**31 - 1]], np.int32)
+    run = jax.jit(functools.partial(_rows._rows_first, fmt=fmt, target=wanted))
+    got = np.asarray(run(ids, jnp.asarray(table)))
+    rows = as_bits(table)[[0, 499, 7]]
+    np.testing.assert_array_equal(got[0], rows if target == "bfloat16" else exact.widen(rows, fmt))
+    assert (got[1] == wanted.nan).all()

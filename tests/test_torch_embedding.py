@@ -26,6 +26,7 @@ from helpers import (
     special_rows,
 )
 
+from xref import errors
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import allocate, make_ids, make_table
@@ -466,3 +467,28 @@ def test_a_table_past_2_to_the_31_elements_is_looked_up_on_both_sides_of_it():
     table = make_table("sparse", 40000, 65536, FORMATS["bfloat16"], touched=ids)
     for verb in BOTH_VERBS:
         assert_same_bits(run(verb, ids, table, "bfloat16"), answer(verb, ids, table, "bfloat16"))
+
+
+# The gather of GPUs, which is checked while it runs; the same steps on a CPU.
+
+
+@pytest.mark.parametrize("narrow", [None, FORMATS["bfloat16"]])
+def test_a_gather_that_is_checked_while_it_runs_gives_the_same_rows(narrow):
+    weight = torch.randn(50, 7).to(torch.bfloat16)
+    ids = torch.tensor([[3, 49, 0], [3, 3, 17]], dtype=torch.int32)
+    verb = golden.forward if narrow is None else golden.forward_fp32
+    got = golden._gather_checked(ids, weight, narrow, "forward")
+    width = torch.int16 if narrow is None else torch.int32
+    assert torch.equal(got.view(width), verb(ids, weight).view(width))
+
+
+def test_a_gather_that_is_checked_while_it_runs_returns_no_row_for_a_bad_id(monkeypatch):
+    weight, bad = torch.randn(50, 7), torch.tensor([3, 50, -1])
+    expected = r"token_ids: got 2 of 3 ids out of range, the first at position \(1,\) with value 50"
+    with pytest.raises(IndexError, match=expected):
+        golden._gather_checked(bad, weight, None, "forward")
+    monkeypatch.setattr(golden._arguments, "check_range", lambda *_: None)  # as if the ids had changed meanwhile
+    with pytest.raises(
+        errors.UsageError, match="token_ids: got ids that changed during the call, expected the same ids"
+    ):
+        golden._gather_checked(bad, weight, None, "forward")

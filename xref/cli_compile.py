@@ -48,7 +48,7 @@ def compile_(
     """Compile a JAX kernel, for TPUs without a TPU, and show its memory and whether it only copies."""
     try:
         if json is not None:
-            report.check_writable(json)
+            report.check_writable(json, inputs=[Path(target.rpartition(":")[0])], call=_CALL)
         if bool(topology) == bool(device):
             got = "both --topology and --device" if topology else "nothing to compile for"
             raise errors.UsageError(errors.message("xref compile", got, "--topology or --device", _CALL))

@@ -60,9 +60,11 @@ def judge(
     files = {"--json": json, "--junit": junit, "--markdown": markdown}
     try:
         settings = _settings(Path("pyproject.toml"))
+        inputs = [Path(target.rpartition(":")[0])]  # a file, or no path at all
         for option, path in files.items():
             if path is not None:
-                _check(option, path)
+                _check(option, path, inputs)
+                inputs.append(path)
         options = Options(
             target=target,
             framework=framework,
@@ -118,10 +120,10 @@ def _added(option: str, path: Path) -> bool:
     return option == "--markdown" and path.exists() and not path.is_dir()
 
 
-def _check(option: str, path: Path) -> None:
-    """Raise before the run if a file cannot be written after it."""
-    if not _added(option, path):
-        report.check_writable(path, option=option, call=_CALL)
+def _check(option: str, path: Path, inputs: list[Path]) -> None:
+    """Raise before the run if a file cannot be written after it, or is one of those that the run is about."""
+    if not _added(option, path) or path.resolve() in [given.resolve() for given in inputs] or not path.is_file():
+        report.check_writable(path, inputs=inputs, option=option, call=_CALL)
     elif not os.access(path, os.W_OK):
         raise errors.UsageError(errors.message(option, path, "a file that can be written", _CALL))
 

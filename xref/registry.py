@@ -273,7 +273,10 @@ class KernelRegistry:
 
 def installed(framework: str) -> bool:
     """Return whether the framework is installed, without importing it."""
-    return importlib.util.find_spec(framework) is not None
+    try:
+        return importlib.util.find_spec(framework) is not None
+    except (ImportError, ValueError):  # it is blocked, or something else stands in its place
+        return False
 
 
 class _LoadError(Exception):

@@ -34,7 +34,7 @@ EXACT, BEFORE, FIRST, PLAIN = "exact", "inputs before", "first call", "plain cal
 """What results are compared with."""
 
 FIXED_OVERHEAD = 4 << 20
-"""Bytes that a call may take beside what its output or its cotangents account for (EMB-12)."""
+"""Bytes that a call may take at any size (EMB-12): blocks of a fixed size, ids widened to int64."""
 
 ACCURACY = {"forward": "EMB-1", "forward_fp32": "EMB-2"}
 """The clause that each verb's bits are judged by."""
@@ -66,10 +66,10 @@ Form = tuple[tuple[int, ...], str, str]
 class MisformedError(Exception):
     """An output has another shape, dtype or device than it must have."""
 
-    def __init__(self, got: Form, wanted: Form) -> None:
+    def __init__(self, got: Form, wanted: Form, why: str = "") -> None:
         self.got, self.wanted = got, wanted
         shown = [f"shape {shape}, {dtype}, on {device}" for shape, dtype, device in (got, wanted)]
-        super().__init__(f"out: got {shown[0]}, expected {shown[1]}")
+        super().__init__(f"out: got {shown[0]}{why and f', that cannot be read ({why})'}, expected {shown[1]}")
 
 
 @contextlib.contextmanager
@@ -90,7 +90,7 @@ def described(error: BaseException) -> str:
     """
     try:
         text = str(error)
-    except Exception:  # an operator's own exception may fail at this, too
+    except (Exception, SystemExit):  # an operator's own exception may fail at this, too
         text = ""
     first = text.strip().partition("\n")[0][:_SAID]
     first = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in first)
@@ -118,12 +118,17 @@ def formed(framework: Framework, out: Any, wanted: Form) -> Bits:
     """Return the bits of an output of the right shape, dtype and device.
 
     Raises:
-        MisformedError: it has another; comparing it all the same would broadcast, or compare bits of two dtypes.
+        MisformedError: it has another; comparing it all the same would broadcast, or compare bits of two dtypes. Or it
+            has no elements in memory, as a sparse one.
     """
-    form = framework.form_of(out)
-    if form != wanted:
-        raise MisformedError(form, wanted)
-    return framework.bits_of(out)
+    form: Form = ((), type(out).__name__, "none")
+    try:
+        form = framework.form_of(out)
+        if form == wanted:
+            return framework.bits_of(out)
+    except Exception as error:  # an output may be anybody's class
+        raise MisformedError(form, wanted, described(error)) from error
+    raise MisformedError(form, wanted)
 
 
 def record_inputs(

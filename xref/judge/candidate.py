@@ -14,6 +14,7 @@ from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import make_table
 from xref.judge import frameworks
+from xref.judge.bench import described
 from xref.judge.frameworks import Framework
 
 __all__ = ["Candidate", "candidate_of"]
@@ -55,13 +56,16 @@ def candidate_of(target: object, *, framework: str | None, device: str, name: st
     if inspect.isclass(target):
         try:
             target = target()
-        except Exception as error:  # its constructor is anybody's code
-            got = f"{type(error).__name__}: {error}"
-            raise errors.UsageError(
-                errors.message(name, got, "a class that is made without arguments", _CALL)
-            ) from error
-    verbs = {verb: getattr(target, verb) for verb in contract.VERBS if callable(getattr(target, verb, None))}
-    backward = getattr(target, "backward", None)
+        except (Exception, SystemExit) as error:  # its constructor is anybody's code
+            expected = "a class that is made without arguments"
+            raise errors.UsageError(errors.message(name, described(error), expected, _CALL)) from error
+    try:
+        found = {part: getattr(target, part, None) for part in (*contract.VERBS, "backward")}
+    except (Exception, SystemExit) as error:  # a property may be anything
+        expected = "an object whose parts can be read"
+        raise errors.UsageError(errors.message(name, described(error), expected, _CALL)) from error
+    backward = found.pop("backward")
+    verbs = {verb: call for verb, call in found.items() if callable(call)}
     if not verbs and callable(target):
         verbs = {"forward": target}
     if not verbs:

@@ -129,7 +129,8 @@ def refused_again(candidate: Candidate, record: dict[str, Any], findings: Findin
         for bad in bad_ids(Tier.STANDARD, _modes(candidate.framework))
         if (bad.name, bad.vocab) == (record["bad"], record["vocab"])
     ]
-    if not tasks or record["verb"] not in (*candidate.verbs, "backward") or record["dtype"] not in FORMATS:
+    verbs = (*candidate.verbs, *(("backward",) if candidate.backward is not None else ()))
+    if not tasks or record["verb"] not in verbs or record["dtype"] not in FORMATS:
         raise ValueError("no such ids, verb or dtype")
     _refused(candidate, tasks[:1], findings, out_of_range)
 

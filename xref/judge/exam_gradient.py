@@ -29,6 +29,7 @@ __all__ = ["GradientExam"]
 
 _SIZES = (1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 64, 65, 129, 257, 513, 1025, 2049, 3073, 4097)
 _JAX_SIZES = (1, 2, 8, 33, 257, 1025)  # each is compiled anew
+_MOST_ELEMENTS = 2**30  # of a table in a record
 _SECOND = ("call-count-dependent", "gradient-accumulates-across-calls", "gradient-order-by-run")
 _ROUNDS, _SECONDS = 3, 3.0  # of shrinking one case
 
@@ -104,6 +105,7 @@ class GradientExam:
         for route in routes_of(self.candidate, self.dtypes):
             if route.name != record["route"]:
                 continue
+            _check_record(record, case, route)
             with self.framework.precision(widest(route.source, route.result)):
                 if case is None:
                     GradientSurroundings(route, self.findings, only=record["condition"]).run_all()
@@ -275,6 +277,23 @@ class GradientExam:
                 source=route.source, result=route.result, values="gaussian", vocab=31, hidden=2, shape=(4097,)
             )
             GradientConditions(route, case, self.findings, only="repeat").run_all()
+
+
+def _check_record(record: dict[str, Any], case: GradientCase | None, route: Route) -> None:
+    """Raise `ValueError` unless a record is of a call that the examination makes."""
+    conditions = ("history", "settings") if case is None else ("repeat", "layout", "padding", "permuted", "split")
+    if (case is None or "condition" in record) and record.get("condition") not in conditions:
+        raise ValueError(f"condition {record.get('condition')!r}, expected one of {', '.join(conditions)}")
+    if case is None:
+        return
+    if (case.source, case.result) != (route.source, route.result):
+        raise ValueError(f"a case of {case.source} to {case.result}, expected {route.source} to {route.result}")
+    if min((case.vocab, case.hidden, *case.shape)) < 0 or case.vocab * max(case.hidden, 1) > _MOST_ELEMENTS:
+        raise ValueError(f"a case of {case.vocab} x {case.hidden} and ids {case.shape}, expected sizes of a table")
+    if "condition" not in record:
+        layouts = ("dense", SLICE, *COTANGENT_LAYOUTS, *(f"ids {name}" for name in (*ID_LAYOUTS, SLICE)))
+        if record["layout"] not in layouts or np.dtype(record["id_dtype"]).kind not in "iu":
+            raise ValueError(f"layout {record['layout']!r}, ids of {record['id_dtype']}, expected those of a report")
 
 
 def _second_hints(first: Bits, second: Any, route: Route) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["CrashedError", "die_with_parent", "limited", "prolong", "run_in_child"]
+__all__ = ["CrashedError", "die_with_parent", "limited", "prolong", "run_in_child", "signal_name"]
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _AGAIN = 1.0  # seconds after which a clock that was not heard rings again
@@ -102,8 +102,16 @@ def _received(reader: int, child: int, seconds: float) -> tuple[list[Any], str |
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        return messages, f"death by {signal.Signals(-code).name}"
+        return messages, f"death by {signal_name(-code)}"
     return messages, None if ended else f"exit with code {code}"
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name, or its number where it has none, as those for real time."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 @contextlib.contextmanager

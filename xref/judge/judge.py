@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -81,7 +81,7 @@ def judge(
     """
     begun = time.monotonic()
     chosen = Tier(_one_of("--tier", tier, tuple(Tier)))
-    named = (dtype,) if isinstance(dtype, str) else tuple(dtype)
+    named, require = (_names(where, given) for where, given in (("--dtype", dtype), ("--require", require)))
     dtypes = tuple(_one_of("--dtype", each, tuple(FORMATS)) for each in named) or tuple(FORMATS)
     _one_of("--accumulate", accumulate, tuple(FORMATS))
     _one_of("--out-of-range", out_of_range, conduct.OUT_OF_RANGE)
@@ -165,6 +165,15 @@ class _Signs:
             self.begin(*self.part)
 
 
+def _names(where: str, given: object) -> tuple[str, ...]:
+    """Return one name, or several, as a tuple."""
+    names = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    for name in names:
+        if not isinstance(name, str):
+            raise errors.UsageError(errors.message(where, repr(name), "a name, or a tuple of names", _CALL))
+    return names
+
+
 def _one_of(where: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise errors.UsageError(errors.message(where, repr(value), f"one of {', '.join(allowed)}", _CALL))
@@ -197,7 +206,7 @@ def _again(only: str, exam: Exam, gradient: GradientExam, out_of_range: str) -> 
             if probe.verb not in exam.candidate.verbs:
                 raise ValueError(f"the candidate has no {probe.verb}")
             exam.note(exam.prober.run(probe))
-    except (msgspec.MsgspecError, LookupError, OverflowError, TypeError, ValueError) as error:
+    except (msgspec.MsgspecError, AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
         expected = "the record of a call, as a report has it"
         raise errors.UsageError(errors.message("--only", f"{only!r} ({error})", expected, _CALL)) from error
 

@@ -35,7 +35,7 @@ _CACHED_BYTES, _CACHED = 1 << 24, 24  # tables kept for the next probes: none la
 _COMPARED_BYTES = 1 << 20  # a larger table is compared once, after all probes on it
 
 
-class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One call: a verb, a table, ids and how both lie in memory."""
 
     verb: str = "forward"

@@ -54,7 +54,6 @@ LARGE = 1 << 28  # bytes
 
 _REPEATS = 2
 _CONDITION_TOKENS = 1098  # as many as the largest fixed case with conditions has
-# What a call may hold beside its output at any size: blocks of a fixed size, ids widened to int64.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -81,7 +81,6 @@ def _contents(make: Make, dtype: str, *, main: bool) -> Iterator[Probe]:
 def _empty(make: Make, *, main: bool) -> Iterator[Probe]:
     yield make(vocab=300, hidden=33, ids="equal", shape=())
     yield make(vocab=300, hidden=33, ids="equal", shape=(0,))
-    yield make(vocab=0, hidden=5, table="hashed", ids=(), shape=(0,))
     if main:
         yield make(vocab=1, hidden=3, ids="equal", shape=())
         yield make(vocab=300, hidden=33, ids="equal", shape=(2, 0, 3))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from typing import Any
 import msgspec
 
 from xref import errors
-from xref.judge.isolate import die_with_parent
+from xref.judge.isolate import die_with_parent, signal_name
 from xref.judge.judge import judge
 from xref.judge.judged import JudgeReport
 from xref.targets import load_target
@@ -111,7 +110,7 @@ def _tried(options: Options, progress: Callable[[str, int, int], None] | None) -
         if not reader.is_alive():
             child.stdout.close()
     if not died:
-        died = f"death by {signal.Signals(-code).name}" if code < 0 else f"exit with code {code}"
+        died = f"death by {signal_name(-code)}" if code < 0 else f"exit with code {code}"
     return None, part, died
 
 

@@ -105,7 +105,13 @@ def numpy_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 def bits_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return a tensor of a table dtype as the unsigned integers of its elements' bits; on a CPU the same memory."""
-    return numpy_of(integer_view(tensor.detach())).view(FORMATS[dtype_name(tensor.dtype)].uint)
+    return numpy_of(integer_view(_plain(tensor))).view(FORMATS[dtype_name(tensor.dtype)].uint)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor's own elements: what a subclass says of itself does not count, and negation is carried out."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.Tensor.as_subclass(torch.Tensor.detach(tensor), torch.Tensor).resolve_neg()
 
 
 def form_of(tensor: Any) -> tuple[tuple[int, ...], str, str]:
