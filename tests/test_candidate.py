@@ -249,3 +249,32 @@ def test_a_device_that_no_framework_has_is_refused_where_the_framework_is_to_be_
     here = "; ".join(f"{name} has cpu" for name in module.frameworks.FRAMEWORKS if module.frameworks.installed(name))
     with raises(errors.UsageError, f"--device: got cuda, expected a device that is here ({here}) [judge]"):
         candidate_of(kernel, framework=None, device="cuda")
+
+
+class UnprintableError(Exception):
+    def __str__(self):
+        raise SystemExit(3)
+
+
+def leaving():
+    raise SystemExit(0)
+
+
+def unprintable():
+    raise UnprintableError
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("body", "got"),
+    [
+        ({"__init__": lambda self: leaving()}, "SystemExit: 0, expected a class that is made without arguments"),
+        ({"__init__": lambda self: unprintable()}, "UnprintableError, expected a class that is made without arguments"),
+        ({"forward": property(lambda self: 1 // 0)}, "ZeroDivisionError: integer division or modulo by zero"),
+    ],
+    ids=["leaves", "unprintable", "property"],
+)
+def test_a_target_that_cannot_be_made_or_read_is_one_clear_error(body, got):
+    with pytest.raises(errors.UsageError) as caught:
+        candidate_of(type("Kernel", (), body), framework="torch", device="cpu", name="it")
+    assert str(caught.value).startswith(f"it: got {got}")

@@ -226,7 +226,7 @@ def test_a_wrong_kernel_is_exit_1_with_the_element_the_smallest_call_and_what_it
     assert "consistent with ids-clamped: that is how it fails" in " ".join(lines_of("EMB-4", done.stdout))
     last = done.stdout.splitlines()[-1]
     assert last.startswith("k.py:kernel does not pass: torch ")
-    assert re.search(r", smoke tier: EMB-1, .*EMB-8, EMB-4\.$", last)
+    assert re.search(r", smoke tier: EMB-1, .*EMB-8, (EMB-11, )?EMB-4\.$", last)
     assert "**EMB-1**" in files["out.md"]
     assert f"again: xref {shlex.join(again('EMB-1', done.stdout))}\n" in files["out.md"]
     failed = [case.get("name") for case in ET.fromstring(files["out.xml"]) if case.find("failure") is not None]
@@ -669,3 +669,17 @@ def test_what_nobody_knows_is_exit_2():
 def test_a_child_that_says_why_it_cannot_judge_is_heard():
     with pytest.raises(errors.UsageError, match=r"^no\.py: got no such file, expected a Python file \[judge\]$"):
         worker.supervised(Options(target="no.py:kernel"))
+
+
+def test_a_report_never_replaces_the_kernel_or_another_report(tmp_path):
+    kernel = tmp_path / "k.py"
+    kernel.write_text(RIGHT)
+    os.mkfifo(tmp_path / "pipe")
+    for options, said in [
+        (("--json", kernel), f"--json: got {kernel}, an input of this run, expected another file [judge]"),
+        (("--markdown", kernel), f"--markdown: got {kernel}, an input of this run, expected another file [judge]"),
+        (("--json", "a", "--junit", "a"), "--junit: got a, an input of this run, expected another file [judge]"),
+        (("--markdown", "pipe"), "--markdown: got pipe, a device or pipe, expected a file [judge]"),
+    ]:
+        assert stopped(2, "judge", "k.py:kernel", *SMOKE, *options) == said
+    assert kernel.read_text() == RIGHT

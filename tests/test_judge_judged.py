@@ -7,6 +7,7 @@ the one that came back, or if nothing is compared; and a run that compared nothi
 from __future__ import annotations
 
 import functools
+import json
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from mutants.embedding_right import checked
 
+from xref import errors
 from xref.judge import conduct, exam, exam_conditions, exam_gradient, explained, gradient_conditions, memory, probes
 from xref.judge.bound import Misses
 from xref.judge.judge import judge
@@ -391,3 +393,74 @@ def test_an_explanation_that_fails_leaves_the_verdict_and_is_said(monkeypatch):
     assert found.problems[0].startswith("out[")
     assert found.explanations == []
     assert found.smallest.startswith("got KeyError: 'no such fault' while looking for it, expected one [it.forward")
+
+
+def sparse(ids, weight):
+    return checked_rows(ids, weight).to_sparse()
+
+
+def checked_rows(ids, weight):
+    return F.embedding(checked(ids, weight.shape[0]), weight)
+
+
+class Lying(torch.Tensor):
+    """Zeros that say they are the rows."""
+
+    def detach(self):
+        return self.truth
+
+    def view(self, *shape):
+        return self.truth.view(*shape)
+
+
+def lying(ids, weight):
+    rows = checked_rows(ids, weight)
+    out = torch.zeros_like(rows).as_subclass(Lying)
+    out.truth = rows.detach()
+    return out
+
+
+def test_an_output_that_cannot_be_read_is_misformed():
+    report = judge(sparse, framework="torch", tier="smoke", dtype="float32", name="it")
+    [form] = [verdict for verdict in report.verdicts if verdict.check == "EMB-3"]
+    assert form.outcome is Outcome.FAIL
+    assert ", that cannot be read (" in form.problems[0]
+    assert report.broken == {}
+
+
+def test_what_a_subclass_says_of_its_elements_does_not_count():
+    report = judge(lying, framework="torch", tier="smoke", dtype="float32", name="it")
+    assert [verdict.outcome for verdict in report.verdicts if verdict.check == "EMB-1"] == [Outcome.FAIL]
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ({"layout": "nope"}, "layout 'nope', ids of int64, expected those of a report"),
+        ({"id_dtype": "float32"}, "layout 'dense', ids of float32, expected those of a report"),
+        ({"condition": "nope"}, "condition 'nope', expected one of repeat, layout, padding, permuted, split"),
+        ({"case": {"source": "float64"}}, "a case of float64 to float32, expected float32 to float32"),
+        ({"case": {"vocab": -1}}, "a case of -1 x 3 and ids (4,), expected sizes of a table"),
+    ],
+    ids=["layout", "id dtype", "condition", "dtype", "size"],
+)
+def test_a_record_of_no_call_that_is_made_is_wrong_use(record, why):
+    case = {"source": "float32", "result": "float32", "values": "gaussian", "vocab": 5, "hidden": 3, "shape": [4]}
+    route = "gradient of forward, float32 to float32"
+    full = {
+        "route": route,
+        "layout": "dense",
+        "id_dtype": "int64",
+        **record,
+        "case": {**case, **record.get("case", {})},
+    }
+    with pytest.raises(errors.UsageError) as caught:
+        judge(checked_rows, framework="torch", only=json.dumps(full), dtype="float32", name="it")
+    assert why in str(caught.value)
+
+
+def test_names_that_are_none_are_wrong_use():
+    with pytest.raises(errors.UsageError, match=r"^--dtype: got torch.float32, expected a name, or a tuple of names"):
+        judge(checked_rows, framework="torch", dtype=torch.float32)
+    with pytest.raises(errors.UsageError, match=r"^--require: got None, expected a name, or a tuple of names"):
+        judge(checked_rows, framework="torch", require=None)

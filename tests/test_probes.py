@@ -94,7 +94,8 @@ def test_the_standard_sweeps_vary_each_axis_over_its_switches(framework):
     seen = list(probes("forward", "bfloat16", framework, Tier.STANDARD))
     widths, rows, batches = {p.hidden for p in seen}, {p.vocab for p in seen}, {int(np.prod(p.shape)) for p in seen}
     assert {1, 3, 33, 129, 1025, 4096} <= widths
-    assert {0, 1, 2, 257, 32769, 65537, 151936} <= rows
+    assert {1, 2, 257, 32769, 65537, 151936} <= rows
+    assert (0 in rows) == (framework == "torch")  # no JAX kernel is asked for rows of a table without any
     assert {0, 1, 2, 33, 129, 257, 513, 1025, 4097, 65537} <= batches
     assert any(p.vocab * p.hidden > 2**31 for p in seen)
     assert {p.shape for p in seen} >= {(), (0,), (2, 0, 3), (2, 3)}
