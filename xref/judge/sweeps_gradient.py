@@ -154,10 +154,11 @@ def _of_jax(case: Make, ids: str, *, main: bool, smoke: bool) -> Iterator[tuple[
     yield case(vocab=5, hidden=3, ids="equal", shape=(0,)), "dense", ids
     if smoke:
         return
-    for shape in ((16, 16), (2, 128), (4, 1, 64)):
+    # Shapes, sizes and dtypes of ids are dealt to the two: a kernel that keys on one seldom keys on the element's too.
+    first = given["result"] == "bfloat16"
+    for shape in ((16, 16), (4, 1, 64)) if first else ((2, 128),):
         yield same(shape=shape), "dense", ids
     yield case(values="cancelling", vocab=31, hidden=1185, shape=(33,)), "dense", ids
-    for vocab in (1, 151936):
-        yield same(vocab=vocab, ids="zipf_ends"), "dense", ids
-    for id_dtype in ("int8", "uint8", "int16", "uint16", "uint32", "int64"):
+    yield same(vocab=1 if first else 151936, ids="zipf_ends"), "dense", ids
+    for id_dtype in ("int8", "uint16", "int64") if first else ("uint8", "int16", "uint32"):
         yield same(vocab=100), "dense", id_dtype
