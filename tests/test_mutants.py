@@ -24,7 +24,7 @@ ONE_OF_EACH = (
     "columns_rolled_by_one", "strides_of_the_table_ignored", "more_than_768_tokens_have_other_bits",
 )  # fmt: skip
 ONE_OF_SOME = (
-    "traced_ids_clamped", "TakenInTheDefaultMode", "other_bits_under_a_trace", "TableDonated", "gradient_stopped",
+    "traced_ids_clamped", "other_bits_under_a_trace", "TableDonated", "gradient_stopped",
 )  # fmt: skip
 UNUSUAL = ("torch_index_select", "torch_columns_first_in_memory", "torch_two_shards", "torch_in_order_of_ids")
 

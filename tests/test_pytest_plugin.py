@@ -90,11 +90,12 @@ def test_a_right_kernel_passes_skips_are_skips_and_what_is_graded_is_an_expected
         of("EMB-2"): ("skipped", "the candidate has no forward_fp32"),
         of("EMB-7/mode"): ("skipped", "not in the smoke tier"),
         of("EMB-4/traced"): ("skipped", "torch has no such trace"),
+        of("EMB-12/strided"): ("skipped", "not in the smoke tier"),
     }
     graded = {name: told for name, told in others.items() if told[0] == "xfailed"}
     assert set(graded) == {of(check) for check in GRADED}
     assert all(told.startswith("graded only\ngradient out[") for _, told in graded.values())
-    assert len(others) == 5
+    assert len(others) == 6
 
 
 @needs_torch
@@ -108,7 +109,7 @@ def test_a_wrong_kernel_fails_with_the_call_its_likeness_and_how_to_make_it_agai
     done, cases = of_kernel(WRONG)
     assert done.returncode == 1
     failed = {name for name, (outcome, _) in cases.items() if outcome == "failure"}
-    assert failed > {of(check) for check in ("EMB-1", "EMB-8", "EMB-11", "EMB-4")}
+    assert failed >= {of(check) for check in ("EMB-1", "EMB-8", "EMB-11", "EMB-4")}
     assert of("EMB-9") not in failed
     told = [line.removeprefix("E   ").strip() for line in done.stdout.splitlines() if line.startswith("E   ")]
     assert re.match(r"AssertionError: kernel on torch \S+, cpu: EMB-1: fail$", told[0])

@@ -122,7 +122,7 @@ def _added(option: str, path: Path) -> bool:
 
 def _check(option: str, path: Path, inputs: list[Path]) -> None:
     """Raise before the run if a file cannot be written after it, or is one of those that the run is about."""
-    if not _added(option, path) or path.resolve() in [given.resolve() for given in inputs] or not path.is_file():
+    if not _added(option, path) or path.resolve() in [given.resolve() for given in inputs]:
         report.check_writable(path, inputs=inputs, option=option, call=_CALL)
     elif not os.access(path, os.W_OK):
         raise errors.UsageError(errors.message(option, path, "a file that can be written", _CALL))
