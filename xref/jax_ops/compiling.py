@@ -15,7 +15,7 @@ from jax.sharding import SingleDeviceSharding
 
 from xref.jax_ops import framework
 
-__all__ = ["TOPOLOGIES", "Compiled", "compile_program", "device_of", "gradient_of", "has_tpu_compiler"]
+__all__ = ["TOPOLOGIES", "Compiled", "compile_program", "device_of", "has_tpu_compiler"]
 
 TOPOLOGIES = ("v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1")
 """One of each generation of TPU."""
@@ -61,15 +61,6 @@ def compile_program(program: Callable[..., Any], inputs: Sequence[tuple[tuple[in
         raise ValueError(f"the compiler for {where} tells nothing of memory")
     form = (tuple(out.shape), out.dtype.name) if hasattr(out, "shape") else ((), type(out).__name__)
     return Compiled(compiled.as_text() or "", memory.temp_size_in_bytes, memory.output_size_in_bytes, form)
-
-
-def gradient_of(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
-    """Return `(token_ids, weight, cotangent) -> [V, H]`, the gradient that `jax.vjp` makes of a verb."""
-
-    def gradient(token_ids: Any, weight: Any, cotangent: Any) -> Any:
-        return jax.vjp(lambda weight: call(token_ids, weight), weight)[1](cotangent)[0]
-
-    return gradient
 
 
 @functools.cache

@@ -19,6 +19,7 @@ __all__ = [
     "FIRST",
     "FIXED_OVERHEAD",
     "FIXTURES",
+    "MAIN",
     "PLAIN",
     "MisformedError",
     "Subject",
@@ -32,6 +33,9 @@ __all__ = [
 
 EXACT, BEFORE, FIRST, PLAIN = "exact", "inputs before", "first call", "plain call"
 """What results are compared with."""
+
+MAIN = ("bfloat16", "float32")
+"""The dtypes on which everything is tried; the others get what is quick."""
 
 FIXED_OVERHEAD = 4 << 20
 """Bytes that a call may take at any size (EMB-12): blocks of a fixed size, ids widened to int64."""
@@ -98,8 +102,8 @@ def described(error: BaseException) -> str:
 
 
 def main_dtypes(dtypes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of the dtypes on which everything is tried; the others get what is quick."""
-    return tuple(dtype for dtype in dtypes if dtype in ("bfloat16", "float32")) or dtypes[:1]
+    """Return those of the dtypes that are `MAIN`, or the first if none is."""
+    return tuple(dtype for dtype in dtypes if dtype in MAIN) or dtypes[:1]
 
 
 def widest(source: str, result: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from xref.judge.probes import Observation, Probe
+from xref.judge.probes import Probe
 
 __all__ = ["CHECKS", "JUDGMENTS", "Check", "Finding", "Findings", "check_ids"]
 
@@ -87,7 +87,6 @@ class Finding:
     message: str
     call: str
     probe: Probe | None = None
-    seen: Observation | None = None
     hints: tuple[str, ...] = ()
     """Faults that the kind of failure itself speaks for."""
     telling: bool = False

@@ -8,10 +8,12 @@ such a temporary can have, so that is the limit.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import Any
 
 import msgspec
 
@@ -224,7 +226,9 @@ def _compiled(
 ) -> Compiled:
     vocab, hidden, tokens = sizes
     found = Compiled(verb=verb, dtype=dtype, where=where, limit=hidden / 8)
-    call = candidate.verbs[verb] if verb != GRADIENT else made.gradient_of(next(iter(candidate.verbs.values())))
+    call: Callable[..., Any] = candidate.verbs.get(verb) or functools.partial(
+        candidate.framework.gradient, next(iter(candidate.verbs.values()))
+    )
     less = max(vocab // 4, 1)
     try:
         with candidate.framework.precision(dtype):

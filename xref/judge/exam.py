@@ -101,18 +101,18 @@ class Exam:
         check = check or ACCURACY[probe.verb]
         call = f"{self.candidate.name}.{probe}"
         if seen.raised is not None:
-            self.findings[check].fail(Finding(f"out: got {seen.raised}, expected a result", call, probe, seen, hints))
+            self.findings[check].fail(Finding(f"out: got {seen.raised}, expected a result", call, probe, hints))
             return
         if seen.misformed is not None:
-            self.findings["EMB-3"].fail(Finding(str(seen.misformed), call, probe, seen, hints))
+            self.findings["EMB-3"].fail(Finding(str(seen.misformed), call, probe, hints))
             return
         self.findings["EMB-3"].passed(elements)
         if seen.impure is not None:
-            self.findings["EMB-5"].fail(Finding(seen.impure, call, probe, seen), elements)
+            self.findings["EMB-5"].fail(Finding(seen.impure, call, probe), elements)
         else:
             self.findings["EMB-5"].passed(elements)
         if seen.wrong is not None:
-            self.findings[check].fail(Finding(str(seen.wrong), call, probe, seen, hints), elements)
+            self.findings[check].fail(Finding(str(seen.wrong), call, probe, hints), elements)
         else:
             self.findings[check].passed(elements)
 
@@ -194,7 +194,6 @@ class Exam:
                     f"out: got {seen.raised}, expected a result" if seen.raised else str(seen.misformed),
                     where,
                     seen.probe,
-                    seen,
                     ("call-count-dependent",),
                 )
             )
@@ -205,7 +204,7 @@ class Exam:
                 findings.passed(seen.got.size)
             else:
                 hints = hints or (_COUNTED[::-1] if call < 5 else _COUNTED)
-                findings.fail(Finding(str(problem), where, seen.probe, seen, hints, telling=True), seen.got.size)
+                findings.fail(Finding(str(problem), where, seen.probe, hints, telling=True), seen.got.size)
 
     def _kept(self, held: list[tuple[Observation, Bits | None]]) -> None:
         """An output must stay what it was whatever is called later."""
@@ -216,9 +215,7 @@ class Exam:
                 self.findings["EMB-5"].passed(before.size)
             else:
                 message = "out: got other bits after a later call, expected the same"
-                finding = Finding(
-                    message, f"{self.candidate.name}.{seen.probe}", seen.probe, seen, ("output-buffer-reused",)
-                )
+                finding = Finding(message, f"{self.candidate.name}.{seen.probe}", seen.probe, ("output-buffer-reused",))
                 self.findings["EMB-5"].fail(finding, before.size)
 
     def _history(self, verb: str, dtype: str) -> None:

@@ -97,7 +97,7 @@ class ForwardConditions:
             return
         except (Exception, SystemExit) as error:
             message = f"out: got {described(error)}, expected a result"
-            findings.fail(Finding(message, call, msgspec.structs.replace(self.base, mode=mode), None, hints))
+            findings.fail(Finding(message, call, msgspec.structs.replace(self.base, mode=mode), hints))
             return
         restored = restore(parts, self.rows.shape[0], call)
         problem = mismatch(restored, self.rows, self.format)
@@ -105,9 +105,7 @@ class ForwardConditions:
             findings.passed(restored.size)
             return
         probe = msgspec.structs.replace(self._probe_of(group, restored), mode=mode)
-        finding = Finding(
-            str(problem), call, probe, None, hints, telling=name != "layout", evidence={"plain": self.base}
-        )
+        finding = Finding(str(problem), call, probe, hints, telling=name != "layout", evidence={"plain": self.base})
         findings.fail(finding, restored.size)
 
     def _probe_of(self, group: Group, restored: Bits) -> Probe:
@@ -134,7 +132,7 @@ class ForwardConditions:
         else:
             hints = _HINTS.get(condition, ())
             probe = msgspec.structs.replace(self.base, mode=name)
-            findings.fail(Finding(str(problem), call, probe, None, hints, telling=bool(hints)), got.size)
+            findings.fail(Finding(str(problem), call, probe, hints, telling=bool(hints)), got.size)
 
     def _parts(self, group: Group, run: Callable[[Any, Any], Any]) -> Iterator[tuple[Keys, Bits]]:
         for batch in group:

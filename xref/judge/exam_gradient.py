@@ -84,9 +84,10 @@ class GradientExam:
 
     def _missing(self, route: Route) -> str | None:
         """Return why a route cannot be taken at all, or None; of one that can, the second call must be as the first."""
-        first, second = route.tried(), route.tried()
+        first = route.tried()
         if isinstance(first, BaseException):
             return f"{route.name}: {described(first)}" if route.lacks(first) else None  # else the cases say more
+        second = route.tried()
         findings, call = self.findings["EMB-10/repeat"], f"{self.candidate.name}, {route.name}, the second call"
         problem: object
         if isinstance(second, BaseException):

@@ -11,9 +11,10 @@ import functools
 from collections.abc import Callable, Iterator
 
 from xref.bits import FORMATS
+from xref.judge.bench import MAIN
 from xref.judge.conditions import TABLE_LAYOUTS
 from xref.judge.probes import ID_LAYOUTS, SLICES, Probe
-from xref.judge.sweeps_jax import ID_FAMILIES, jax_probes
+from xref.judge.sweeps_jax import ID_FAMILIES, every_id, jax_probes
 from xref.spec import Tier
 
 __all__ = ["probes"]
@@ -38,7 +39,6 @@ _BATCHES = (
     65537, 100003,
 )  # fmt: skip
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-_MAIN = ("bfloat16", "float32")
 
 Make = Callable[..., Probe]
 
@@ -56,7 +56,7 @@ def probes(verb: str, dtype: str, framework: str, tier: Tier) -> Iterator[Probe]
         return
     yield from _shapes(make)
     yield from _ids(make)
-    yield from _every_id(make, main=dtype in _MAIN)
+    yield from _every_id(make, main=dtype in MAIN)
     if verb == "forward" and dtype in ("float8_e5m2", "bfloat16"):
         # Past 2**31 elements, of which only the rows looked up are resident.
         yield make(vocab=40000, hidden=65536, table="sparse", ids="boundary", shape=(18,))
@@ -137,15 +137,9 @@ def _ids(make: Make) -> Iterator[Probe]:
 
 
 def _every_id(make: Make, *, main: bool) -> Iterator[Probe]:
-    """Every id of large tables, in one call and a part at a time."""
-    if not main:
-        yield make(vocab=65537, hidden=3, table="hashed", ids="every", shape=(65537,))
-        return
-    yield make(vocab=151936, hidden=4, table="hashed", ids="every", shape=(151936,))
-    yield make(vocab=2**24 + 3, hidden=1, table="hashed", ids="boundary", shape=(40,))  # past what float32 counts
-    for n in range(16):
-        yield make(vocab=151936, hidden=32, table="hashed", ids=f"part{n}", shape=(151936 // 16,))
-    for vocab in (1024, 2048, 4096, 32000, 50257, 65536, 128256):
+    """Every id of large tables, and of those of models."""
+    yield from every_id(make, main=main, parts=range(16))
+    for vocab in (1024, 2048, 4096, 32000, 50257, 65536, 128256) if main else ():
         yield make(vocab=vocab, hidden=8, table="hashed", ids="every", shape=(vocab,))
 
 

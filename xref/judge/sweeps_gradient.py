@@ -9,6 +9,7 @@ import numpy as np
 
 from xref.bits import Bits
 from xref.contracts.embedding_gradient import GradientCase
+from xref.judge.bench import MAIN
 from xref.judge.conditions import offset, spread, transposed
 from xref.spec import Tier
 
@@ -82,7 +83,7 @@ def gradient_probes(
     ids = "int64" if framework == "torch" or source == "float64" else "int32"
     make = functools.partial(GradientCase, source=source, result=result, values="gaussian")
     of = _of_jax if framework == "jax" else _of_torch
-    main = result in ("float32", "bfloat16") and not traced
+    main = result in MAIN and not traced
     yield from of(make, ids, main=main, smoke=traced or tier is Tier.SMOKE)
 
 

@@ -9,13 +9,14 @@ breaks.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from xref.bits import FORMATS
+from xref.judge.bench import MAIN
 from xref.judge.probes import Probe
 from xref.spec import Tier
 
-__all__ = ["ID_FAMILIES", "jax_probes"]
+__all__ = ["ID_FAMILIES", "every_id", "jax_probes"]
 
 ID_FAMILIES = (
     "distinct", "zipf", "hot", "ends", "sorted", "reversed", "equal", "every", "runs2", "runs3", "runs32",
@@ -33,14 +34,13 @@ _SHAPES = (
 _SMOKE_SHAPES = ((33, 1185, 16), (1, 5, 64), (257, 2, 513), (65537, 3, 3073))
 _FEW_SHAPES = ((33, 1185, 16), (65537, 3, 3073))
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "uint32")
-_MAIN = ("bfloat16", "float32")
 
 Make = Callable[..., Probe]
 
 
 def jax_probes(verb: str, dtype: str, tier: Tier) -> Iterator[Probe]:
     """Yield the calls that a verb is tried with on tables of a dtype."""
-    x64, main, smoke = dtype == "float64", dtype in _MAIN, tier is Tier.SMOKE
+    x64, main, smoke = dtype == "float64", dtype in MAIN, tier is Tier.SMOKE
     make = functools.partial(Probe, verb=verb, dtype=dtype, id_dtype="int64" if x64 else "int32")
     yield from _contents(make, dtype, main=main)
     yield from _empty(make, main=main)
@@ -53,7 +53,7 @@ def jax_probes(verb: str, dtype: str, tier: Tier) -> Iterator[Probe]:
     yield from _ids(make, x64=x64, few=smoke or not main)
     if smoke:
         return
-    yield from _every_id(make, main=main)
+    yield from every_id(make, main=main, parts=(0, 8))
     if verb == "forward" and dtype in ("float8_e5m2", "bfloat16"):
         # Past 2**31 elements, of which only the rows looked up are resident.
         yield make(vocab=40000, hidden=65536, table="sparse", ids="boundary", shape=(18,))
@@ -104,12 +104,12 @@ def _ids(make: Make, *, x64: bool, few: bool) -> Iterator[Probe]:
         yield same(shape=(2, 3), id_dtype="int64", id_layout=layout)
 
 
-def _every_id(make: Make, *, main: bool) -> Iterator[Probe]:
-    """Every id of large tables, in one call and a part at a time."""
+def every_id(make: Make, *, main: bool, parts: Iterable[int]) -> Iterator[Probe]:
+    """Yield calls with every id of a large table, in one call and a part, of 16, at a time."""
     if not main:
         yield make(vocab=65537, hidden=3, table="hashed", ids="every", shape=(65537,))
         return
     yield make(vocab=151936, hidden=4, table="hashed", ids="every", shape=(151936,))
     yield make(vocab=2**24 + 3, hidden=1, table="hashed", ids="boundary", shape=(40,))  # past what float32 counts
-    for n in (0, 8):
+    for n in parts:
         yield make(vocab=151936, hidden=32, table="hashed", ids=f"part{n}", shape=(151936 // 16,))

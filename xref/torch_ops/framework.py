@@ -206,36 +206,31 @@ def _in_another_thread(call: Call) -> Call:
 
 
 @contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
+def _setting(read: Callable[[], Any], write: Callable[[Any], None], value: Any) -> Iterator[None]:
+    """Give one of torch's settings another value within."""
+    before = read()
+    write(value)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        write(before)
+
+
+def _threads(count: int) -> contextlib.AbstractContextManager[None]:
+    return _setting(torch.get_num_threads, torch.set_num_threads, count)
 
 
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
     """Turn deterministic algorithms on; an operator that has none is only warned of, and may still be right."""
-    before = torch.get_deterministic_debug_mode()
-    torch.set_deterministic_debug_mode("warn")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        torch.set_deterministic_debug_mode(before)
-
-
-@contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
+    read, write = torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
+    with _setting(read, write, "warn"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         yield
-    finally:
-        torch.set_default_dtype(before)
+
+
+def _default_dtype(dtype: torch.dtype) -> contextlib.AbstractContextManager[None]:
+    return _setting(torch.get_default_dtype, torch.set_default_dtype, dtype)
 
 
 def overwrite(tensor: torch.Tensor, array: np.ndarray[Any, Any], *, counted: bool) -> bool:
