@@ -74,11 +74,11 @@ def segment_sums(
     longest: int,
     fmt: FloatFormat,
     *,
-    within: tuple[int, int] | None = None,
+    extent: Callable[[], tuple[int, int]] | None = None,
 ) -> Sums:
     """Return the exact sum of every segment of a block, column by column: no element is rounded.
 
-    Waits for the device once unless `within` is given, and a few times more for zeros, specials and float64 at the ends
+    Waits for the device to have found the block's extent, and a few times more for specials and for float64 at the ends
     of its range.
 
     Args:
@@ -87,7 +87,7 @@ def segment_sums(
         segments: R, how many there are; each has at least one row.
         longest: the number of rows of the longest segment, at most 2**36.
         fmt: any format of the contract.
-        within: what `measured` finds of these elements and perhaps others; None if that is not known.
+        extent: what `measured(bits, fmt)` returned, if it has been called already.
     """
 
     def total(part: torch.Tensor) -> torch.Tensor:
@@ -97,7 +97,7 @@ def segment_sums(
             return part
         return part.new_zeros(segments, part.shape[1]).index_add_(0, segment_of, part)
 
-    smallest, largest = within or measured(bits, fmt)()
+    smallest, largest = (extent or measured(bits, fmt))()
     special = None
     if largest > fmt.largest_finite:
         # inf + inf, inf - inf and NaN + x come out right in any order, once they are among themselves.
@@ -145,7 +145,7 @@ def measured(bits: torch.Tensor, fmt: FloatFormat) -> Callable[[], tuple[int, in
     pair = fetched(torch.stack((smallest, largest)))
 
     def read() -> tuple[int, int]:
-        low, high = pair()
+        low, high = pair().tolist()
         return (low + 1, high) if high else (0, 0)
 
     return read

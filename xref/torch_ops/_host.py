@@ -9,20 +9,19 @@ import torch
 __all__ = ["fetched"]
 
 
-def fetched(values: torch.Tensor) -> Callable[[], list[int]]:
-    """Begin to copy a tensor of integers, `[N]`, to the host; the call returned gives them.
+def fetched(values: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Begin to copy a tensor to the host; the call returned gives it there.
 
     On a GPU that call waits until the device has come to this point, and no further.
     """
     if not values.is_cuda:
-        numbers: list[int] = values.tolist()
-        return lambda: numbers
+        on_host = values.cpu()
+        return lambda: on_host
     copy, there = values.to("cpu", non_blocking=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
     there.record(torch.cuda.current_stream(values.device))
 
-    def read() -> list[int]:
+    def read() -> torch.Tensor:
         there.synchronize()
-        found: list[int] = copy.tolist()
-        return found
+        return copy
 
     return read

@@ -7,12 +7,13 @@ few large operations, which a GPU is still at while the host launches the many s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from xref.torch_ops._host import fetched
 from xref.torch_ops._widen import integer_view
 
 __all__ = ["Block", "Segments", "block_size", "blocks", "by_row", "flat_bits", "sorted_ids"]
@@ -47,9 +48,9 @@ class Segments(NamedTuple):
 
 
 class Sorted(NamedTuple):
-    """Token ids in ascending order, `[T]` int64 on the host, and where each stands among the flattened ids, `[T]`."""
+    """Token ids in ascending order, `[T]`, on their way to the host, and where each stands among the flattened ids."""
 
-    ids: np.ndarray[Any, np.dtype[np.int64]]
+    ids: Callable[[], torch.Tensor]
     positions: torch.Tensor
 
 
@@ -68,7 +69,7 @@ class Block(NamedTuple):
 
 
 def sorted_ids(token_ids: torch.Tensor, vocab_size: int) -> Sorted:
-    """Sort token ids of any shape and any integer dtype where they are. Waits for the device.
+    """Sort token ids of any shape and any integer dtype where they are. Does not wait for the device.
 
     Ids outside `[0, vocab_size)` stay outside, but may come back as others: 32 bits are sorted in half the time of 64.
     """
@@ -77,15 +78,15 @@ def sorted_ids(token_ids: torch.Tensor, vocab_size: int) -> Sorted:
     if vocab_size <= torch.iinfo(torch.int32).max:
         ids = ids.clamp(-1, vocab_size).to(torch.int32)
     ids, positions = ids.sort()
-    return Sorted(ids.cpu().numpy().astype(np.int64), positions)
+    return Sorted(fetched(ids), positions)
 
 
 def by_row(ids: Sorted, vocab_size: int, padding_idx: int | None) -> Segments:
     """Group the tokens by row; ids outside `[0, vocab_size)` or equal to `padding_idx` are left out.
 
-    Planned on the host: a GPU would spend longer on launching such small operations than on running them.
+    Waits for the device to have sorted the ids, and for nothing launched after that. Planned on the host: a GPU would spend longer on launching such small operations than on running them.
     """
-    on_host, positions = ids
+    on_host, positions = ids.ids().numpy().astype(np.int64), ids.positions
     starts = np.flatnonzero(np.concatenate(([True], on_host[1:] != on_host[:-1]))[: on_host.size])
     counts = np.append(starts[1:], on_host.size)[: starts.size] - starts
     rows = on_host[starts]
