@@ -350,3 +350,23 @@ def test_case_is_built_as_pinned(case):
 @pytest.mark.parametrize("case", by_id(LARGE))
 def test_large_case_is_built_as_pinned(case):
     assert_as_pinned(case)
+
+
+def test_cases_of_one_large_table_share_it_while_it_is_in_use(monkeypatch):
+    monkeypatch.setattr(contract, "LARGE", 1000)
+    case = Case(dtype="float32", vocab=300, hidden=33, table="tagged", ids="zipf", shape=(7,))
+    other = msgspec.structs.replace(case, ids="ends")
+    table = contract.build(case)[1]
+    assert contract.build(other)[1] is table
+    assert contract.build(msgspec.structs.replace(case, hidden=34))[1] is not table
+    assert contract.build(msgspec.structs.replace(case, table="sparse"))[1] is not table
+    first = table.copy()
+    table[0, 0] ^= 1
+    del table
+    np.testing.assert_array_equal(contract.build(case)[1], first)
+
+
+def test_small_tables_are_not_shared():
+    case = Case(dtype="float32", vocab=300, hidden=33, table="tagged", ids="zipf", shape=(7,))
+    table = contract.build(case)[1]
+    assert contract.build(case)[1] is not table

@@ -155,13 +155,13 @@ def test_what_one_golden_writes_into_its_inputs_another_does_not_read(fault):
 
 
 @needs_torch
-@pytest.mark.parametrize(("limit", "sparse"), [(run.LARGE, False), (0, False), (run.LARGE, True)])
+@pytest.mark.parametrize(("limit", "sparse"), [(contract.LARGE, False), (0, False), (contract.LARGE, True)])
 def test_only_a_table_that_is_large_is_handed_over_without_a_copy(limit, sparse, monkeypatch):
     work = dataclasses.replace(build("empty"), sparse=sparse)
     subject = Liar(lambda honest, ids, table, memory: honest(ids, table), (), "").subject("torch")
     put, given = subject.framework.put, []
     monkeypatch.setattr(subject.framework, "put", lambda *args: (given.append(args[0]), put(*args))[1], raising=False)
-    monkeypatch.setattr(run, "LARGE", limit)
+    monkeypatch.setattr(contract, "LARGE", limit)
     examine(subject, work, Ledger(TITLES))
     [table] = [array for array in given if array.shape == work.table.shape]
     assert (table is work.table) == (limit == 0 or sparse)

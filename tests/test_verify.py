@@ -468,7 +468,7 @@ def test_the_inputs_of_a_large_step_are_gone_when_the_next_are_made():
         return inputs
 
     told = []
-    steps = [verifying.Step(f"step {n}", prepare, lambda inputs: {"line"}, large=True) for n in range(3)]
+    steps = [verifying.Step(f"step {n}", prepare, lambda inputs: {"line"}, large=n) for n in range(3)]
     assert verifying._run(steps, lambda *step: told.append(step)) == {"line"}
     assert told == [("step 0", 0, 3), ("step 1", 1, 3), ("step 2", 2, 3)]
     assert alive == [[], [False], [False, False]]
@@ -477,8 +477,45 @@ def test_the_inputs_of_a_large_step_are_gone_when_the_next_are_made():
 def test_the_inputs_of_a_step_that_follows_a_small_one_are_made_while_it_runs():
     made = threading.Event()
     small = verifying.Step("small", dict, lambda inputs: {f"made: {made.wait(timeout=30)}"})
-    large = verifying.Step("large", made.set, lambda inputs: set(), large=True)
+    large = verifying.Step("large", made.set, lambda inputs: set(), large="table")
     assert verifying._run([small, large], None) == {"made: True"}
+
+
+def test_inputs_are_made_ahead_and_run_in_order(monkeypatch):
+    monkeypatch.setattr(verifying, "_AHEAD", 3)
+    made, ran = [threading.Event() for _ in range(5)], []
+
+    def run(number):
+        ahead = made[number + 1 : number + 4]
+        ran.append(
+            (number, all(event.wait(timeout=30) for event in ahead), [event.is_set() for event in made[number + 4 :]])
+        )
+        return set()
+
+    steps = [verifying.Step(f"step {n}", made[n].set, lambda _, n=n: run(n)) for n in range(5)]
+    verifying._run(steps, None)
+    assert ran == [(0, True, [False]), (1, True, []), (2, True, []), (3, True, []), (4, True, [])]
+
+
+def test_steps_of_one_large_table_are_made_ahead_and_those_of_others_are_not(monkeypatch):
+    monkeypatch.setattr(verifying, "_AHEAD", 2)
+    made, ran = {}, []
+
+    def step(name, table):
+        made[name] = threading.Event()
+        return verifying.Step(name, made[name].set, lambda _: run(name), table)
+
+    def run(name):
+        following = order[order.index(name) + 1 :]
+        expected = {"a1": ["a2", "a3"], "a2": ["a3"], "a3": [], "b": [], "small": []}[name]
+        assert all(made[each].wait(timeout=30) for each in expected)
+        ran.append((name, [each for each in following if made[each].is_set()] == expected))
+        return set()
+
+    order = ["a1", "a2", "a3", "b", "small"]
+    tables = ["a", "a", "a", "b", None]
+    verifying._run([step(name, table) for name, table in zip(order, tables, strict=True)], None)
+    assert ran == [(name, True) for name in order]
 
 
 class Fake:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+import threading
+import weakref
+from collections.abc import Hashable
 from typing import Any
 
 import msgspec
@@ -21,6 +24,7 @@ from xref.spec import Case, Clause, Tier
 
 __all__ = [
     "CLAUSES",
+    "LARGE",
     "OPERATOR",
     "VERBS",
     "VERSION",
@@ -32,6 +36,7 @@ __all__ = [
     "cases",
     "digests",
     "exact_answers",
+    "large_table",
     "pinned",
     "result_dtype",
     "table_digest",
@@ -41,6 +46,9 @@ __all__ = [
 OPERATOR = "embedding"
 VERSION = 1
 VERBS = ("forward", "forward_fp32")
+
+LARGE = 1 << 28  # bytes
+"""Tables above this are in memory once: no copy of one is made, and no two of them are held at a time."""
 
 CLAUSES = (
     Clause("EMB-1", "gather", "out[p, :] has the bits of weight[token_ids[p], :]; nothing is rounded, NaNs included."),
@@ -144,8 +152,34 @@ def cases(tier: Tier = Tier.STANDARD, *, dtypes: tuple[str, ...] = ()) -> tuple[
 def build(case: Case) -> tuple[Ids, Bits]:
     """Return the token ids and the bits of the table that a case stands for."""
     ids = make_ids(case.ids, case.shape, case.vocab, case.id_dtype)
-    table = make_table(case.table, case.vocab, case.hidden, FORMATS[case.dtype], offset=case.offset, touched=ids)
-    return ids, table
+    return ids, _table(case, ids)
+
+
+# Tables that are still in use somewhere, by `large_table`; the lock, since cases are built in several threads.
+_in_use: weakref.WeakValueDictionary[Hashable, Bits] = weakref.WeakValueDictionary()
+_building = threading.Lock()
+
+
+def _table(case: Case, ids: Ids) -> Bits:
+    make = functools.partial(make_table, case.table, case.vocab, case.hidden, FORMATS[case.dtype], offset=case.offset)
+    key = large_table(case)
+    if key is None:
+        return make(touched=ids)
+    with _building:
+        table = _in_use.get(key)
+        if table is None:
+            _in_use[key] = table = make()
+        return table
+
+
+def large_table(case: Case) -> Hashable | None:
+    """Return what identifies a case's table if that is too large to be in memory twice, and None for others.
+
+    Cases of one such table share it, for as long as one of them is in use; a `sparse` one is hardly in memory at all.
+    """
+    if case.table == "sparse" or case.vocab * case.hidden * FORMATS[case.dtype].width // 8 <= LARGE:
+        return None
+    return case.table, case.vocab, case.hidden, case.dtype, case.offset
 
 
 def verbs_of(dtype: str) -> tuple[str, ...]:
@@ -250,8 +284,9 @@ def answer_digest(verb: str, dtype: str, answer: Bits) -> str:
 
 def digests(case: Case, ids: Ids, table: Bits, answers: dict[str, Bits]) -> Pinned:
     """Return the digests of a case's inputs and answers."""
-    return Pinned(
-        ids=bits.digest(ids, case.id_dtype),
-        table=table_digest(case, ids, table),
-        answers={verb: answer_digest(verb, case.dtype, answer) for verb, answer in answers.items()},
-    )
+    known: dict[tuple[int, str], str] = {}  # a float32 table has one array of both answers, large in the last tier
+    for verb, answer in answers.items():
+        key = id(answer), result_dtype(verb, case.dtype)
+        known[key] = known.get(key) or answer_digest(verb, case.dtype, answer)
+    made = {verb: known[id(answer), result_dtype(verb, case.dtype)] for verb, answer in answers.items()}
+    return Pinned(ids=bits.digest(ids, case.id_dtype), table=table_digest(case, ids, table), answers=made)

@@ -11,6 +11,7 @@ import numpy as np
 
 from xref import bits, errors
 from xref.bits import Bits, FloatFormat
+from xref.judge.large import differ
 
 __all__ = ["Ledger", "Mismatch", "Outcome", "Report", "Verdict", "mismatch"]
 
@@ -49,10 +50,9 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
 
 def mismatch(got: Bits, expected: Bits, fmt: FloatFormat) -> Mismatch | None:
     """Return the first difference in bits between two arrays of one shape, or None if there is none."""
-    differs = got != expected
-    count = int(np.count_nonzero(differs))
-    if count == 0:
+    if not differ(got, expected):
         return None
+    differs = got != expected
     index = tuple(int(i) for i in np.unravel_index(int(differs.argmax()), differs.shape))
     digits = fmt.width // 4
     return Mismatch(
@@ -60,7 +60,7 @@ def mismatch(got: Bits, expected: Bits, fmt: FloatFormat) -> Mismatch | None:
         got=f"0x{int(got[index]):0{digits}x}",
         expected=f"0x{int(expected[index]):0{digits}x}",
         ulp=bits.ulp_distance(int(got[index]), int(expected[index]), fmt),
-        differing=count,
+        differing=int(np.count_nonzero(differs)),
         elements=got.size,
     )
 

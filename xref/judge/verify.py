@@ -8,8 +8,9 @@ import gc
 import hashlib
 import time
 import warnings
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,8 +23,8 @@ from xref.contracts.inputs import Ids
 from xref.judge import frameworks, weights
 from xref.judge.bench import FIXTURES, Subject
 from xref.judge.gradient import compare_gradients, examine_gradient, expect_gradients, gradient_inputs
+from xref.judge.large import threads
 from xref.judge.run import (
-    LARGE,
     Workload,
     compare_subjects,
     examine,
@@ -33,12 +34,13 @@ from xref.judge.run import (
     output_digests,
 )
 from xref.judge.verdict import Ledger, Outcome, Report
-from xref.spec import Case, Tier
+from xref.spec import Tier
 
 __all__ = ["DEVICES", "verify"]
 
 DEVICES = ("auto", "cpu", "cuda", "tpu")
 _CALL = "verify"
+_AHEAD = max(1, threads() // 2)  # steps whose inputs are made while another runs
 
 Progress = Callable[[str, int, int], None]
 
@@ -145,8 +147,8 @@ class Step:
     name: str
     prepare: Callable[[], Any]
     run: Callable[[Any], set[str]]
-    large: bool = False
-    """Whether no other inputs fit into memory beside it."""
+    large: Hashable | None = None
+    """What identifies a table beside which no other such table fits into memory; None if there is none."""
 
 
 def _fixed_steps(tier: Tier, dtypes: tuple[str, ...], subjects: list[Subject], ledger: Ledger) -> list[Step]:
@@ -168,34 +170,51 @@ def _fixed_steps(tier: Tier, dtypes: tuple[str, ...], subjects: list[Subject], l
             for case in gradient_cases
         ),
         *(
-            Step(case.id, partial(from_case, case, ledger), partial(_compare, subjects, ledger), large=_is_large(case))
+            Step(
+                case.id,
+                partial(from_case, case, ledger),
+                partial(_compare, subjects, ledger),
+                large=contract.large_table(case),
+            )
             for case in cases
         ),
     ]
 
 
-def _is_large(case: Case) -> bool:
-    return case.table != "sparse" and case.vocab * case.hidden * FORMATS[case.dtype].width // 8 > LARGE
-
-
 def _run(steps: list[Step], progress: Progress | None) -> set[str]:
-    """Run the steps in order, the inputs of the next one being made meanwhile; return the lines of all digests."""
+    """Run the steps in order, the inputs of the next ones being made meanwhile; return the lines of all digests."""
     lines: set[str] = set()
-    with ThreadPoolExecutor(1) as pool:
-        upcoming = [pool.submit(steps[0].prepare)]
-        for done, step in enumerate(steps):
+    waiting, upcoming = deque(steps), deque[tuple[Step, Future[Any]]]()
+    with ThreadPoolExecutor(_AHEAD) as pool:
+
+        def prepare(running: Step | None) -> None:
+            """Begin with the inputs of the next steps, as far as they fit into memory beside those at hand."""
+            held = [step.large for step in (running, *(step for step, _ in upcoming)) if step is not None]
+            while waiting and len(upcoming) < _AHEAD and _fits(waiting[0].large, held):
+                step = waiting.popleft()
+                upcoming.append((step, pool.submit(step.prepare)))
+                held.append(step.large)
+
+        prepare(None)
+        for done in range(len(steps)):
+            step, inputs = upcoming.popleft()  # popped, since a future holds its result as long as it lives
             if progress is not None:
                 progress(step.name, done, len(steps))
-            prepared = upcoming.pop().result()  # popped, since a future holds its result as long as it lives
-            following = steps[done + 1 : done + 2]
-            if not step.large:
-                upcoming = [pool.submit(later.prepare) for later in following]
+            prepared = inputs.result()
+            del inputs
+            prepare(step)
             lines |= step.run(prepared)
-            if step.large:
-                del prepared
+            del prepared
+            if step.large is not None:
                 gc.collect()  # JAX's arrays hold themselves in cycles, and the next table may be as large
-                upcoming = [pool.submit(later.prepare) for later in following]
+            prepare(None)
     return lines
+
+
+def _fits(large: Hashable | None, held: list[Hashable | None]) -> bool:
+    """Return whether inputs fit beside those held: beside a large table only what uses it as well."""
+    tables = {table for table in held if table is not None}
+    return not tables or tables == {large}
 
 
 def _refuse(subjects: list[Subject], ledger: Ledger, dtype: str) -> set[str]:

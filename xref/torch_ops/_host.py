@@ -1,4 +1,7 @@
-"""Small results on their way to the host, which need not wait for what is launched after them."""
+"""Tensors on their way to the host, which need not wait for what is launched after them.
+
+They arrive in pinned memory, which torch keeps for later ones: into ordinary memory a GPU copies forty times slower.
+"""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ def sorted_ids(token_ids: torch.Tensor, vocab_size: int) -> Sorted:
 def by_row(ids: Sorted, vocab_size: int, padding_idx: int | None) -> Segments:
     """Group the tokens by row; ids outside `[0, vocab_size)` or equal to `padding_idx` are left out.
 
-    Waits for the device to have sorted the ids, and for nothing launched after that. Planned on the host: a GPU would spend longer on launching such small operations than on running them.
+    Waits for the device to have sorted the ids, and for nothing launched after that. Planned on the host: a GPU would
+    spend longer on launching such small operations than on running them.
     """
     on_host, positions = ids.ids().numpy().astype(np.int64), ids.positions
     starts = np.flatnonzero(np.concatenate(([True], on_host[1:] != on_host[:-1]))[: on_host.size])

@@ -25,6 +25,7 @@ from xref import errors
 from xref.bits import FORMATS
 from xref.torch_ops import embedding as golden
 from xref.torch_ops._arguments import dtype_name
+from xref.torch_ops._host import fetched
 from xref.torch_ops._widen import integer_view
 
 __all__ = [
@@ -100,7 +101,7 @@ def put(array: np.ndarray[Any, Any], dtype: str | None, device: str) -> torch.Te
 
 def numpy_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return a tensor of integers as a NumPy array; on a CPU it is the same memory."""
-    return tensor.detach().cpu().numpy()
+    return fetched(tensor.detach())().numpy()
 
 
 def bits_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -1,0 +1,54 @@
+"""Large arrays on the host, a block at a time in several threads: NumPy and zlib leave the interpreter to the others.
+
+One thread alone does not fill the memory's bandwidth, and a temporary as large as the arrays would have to go through
+it as well. Small arrays take one block, in the calling thread.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+from xref.bits import Bits
+
+__all__ = ["checksums", "differ", "threads"]
+
+_BLOCK = 1 << 20  # elements
+_MOST_THREADS = 8  # more of them wait for the memory, as measured with 16 cores
+
+Result = TypeVar("Result")
+
+
+def threads() -> int:
+    """Return how many threads are worth having at once for work that is bound by memory."""
+    return min(os.cpu_count() or 1, _MOST_THREADS)
+
+
+def differ(first: Bits, second: Bits) -> bool:
+    """Return whether any element of two arrays of one shape and dtype has other bits."""
+    return any(_in_blocks(lambda a, b: bool((a != b).any()), first, second))
+
+
+def checksums(array: np.ndarray[Any, Any]) -> tuple[int, ...]:
+    """Return the CRC-32 of each block: against accidents, as SHA-256 of the largest table takes longer than all calls.
+
+    They depend on the elements alone, and not on how many threads there are.
+    """
+    return tuple(_in_blocks(zlib.crc32, array))
+
+
+def _in_blocks(function: Callable[..., Result], *arrays: np.ndarray[Any, Any]) -> Iterator[Result]:
+    """Yield what a function returns of each block of flattened arrays of one shape; none is for an empty one."""
+    flat = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
+    size = flat[0].size
+    if size <= _BLOCK:
+        yield function(*flat)
+        return
+    blocks = [[each[start : start + _BLOCK] for each in flat] for start in range(0, size, _BLOCK)]
+    with ThreadPoolExecutor(threads()) as pool:
+        yield from pool.map(function, *zip(*blocks, strict=True))
