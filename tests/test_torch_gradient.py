@@ -39,7 +39,7 @@ pytestmark = pytest.mark.torch
 if importlib.util.find_spec("torch"):  # every file can be collected without a framework
     import torch
 
-    from xref.torch_ops import _segments, embedding
+    from xref.torch_ops import _rounding, _segments, embedding
     from xref.torch_ops._gradient import GradAccumulator, grad_rows, grad_weight
     from xref.torch_ops.framework import bits_of, peak_extra_bytes, put
 
@@ -307,6 +307,51 @@ def test_every_rounding_point_of_the_narrow_formats(source, target):
     for cotangent, answers in ((points, expected), (-points, mirrored)):
         _, got = grad_rows(ids, torch.from_numpy(cotangent[:, None]), dtype=getattr(torch, target))
         assert_same_bits(bits_of(got)[:, 0], answers.astype(fmt.uint))
+
+
+@pytest.mark.usefixtures("settings_of_torch")
+@pytest.mark.parametrize("flush", [False, True])
+@pytest.mark.parametrize("target", ["float32", "bfloat16", "float16"])
+def test_a_cast_that_rounds_once(target, flush):
+    """Half-way points, and the float64 next to them on either side: as `encode` has it."""
+    fmt = FORMATS[target]
+    step = max(fmt.largest_finite // 50_000, 1)
+    smallest = 0 if target == "float16" else fmt.mantissa + 1  # what is subnormal in float32 is not for a cast
+    codes = np.arange(smallest, fmt.largest_finite + 1, step)
+    values = np.array([math.ldexp(*exact.decode(int(code), fmt)) for code in codes])
+    units = np.array([math.ldexp(1.0, exact.decode(int(code), fmt)[1]) for code in codes])
+    half = values + units / 2
+    points = np.concatenate([values, half, np.nextafter(half, 0), np.nextafter(half, np.inf), values + units])
+    points = np.concatenate([points, -points[points != 0]])
+    expected = _rounding.encode(torch.from_numpy(points), fmt)
+    torch.set_flush_denormal(flush)
+    got = _rounding._cast(torch.from_numpy(points), fmt)
+    assert_same_bits(got.numpy(), expected.numpy())
+
+
+@pytest.mark.parametrize(
+    ("exponent", "target", "cast"),
+    [
+        (-126, "float32", True),
+        (-127, "float32", False),
+        (-126, "bfloat16", True),
+        (-127, "bfloat16", False),
+        (-25, "float16", True),
+        (-127, "float16", False),
+        (0, "float8_e5m2", False),
+        (0, "float8_e4m3fn", False),
+        (0, "float64", False),
+    ],
+)
+def test_sums_are_cast_only_where_none_is_subnormal_in_float32(exponent, target, cast, monkeypatch):
+    original, taken = _rounding._cast, []
+    monkeypatch.setattr(_rounding, "_cast", lambda *args: (taken.append(args), original(*args))[1])
+    # The last bit of a float64 counts: a sum is a multiple of it, and it is 52 places below the first one here.
+    values = torch.tensor([[2.0 ** (exponent + 52) + 2.0**exponent], [0.0]], dtype=torch.float64)
+    got = grad_weight(torch.tensor([0, 0]), values, 1, dtype=getattr(torch, target))
+    expected = grad_weight(torch.tensor([0]), values[:1], 1, dtype=getattr(torch, target))
+    assert_same_bits(bits_of(got), bits_of(expected))
+    assert bool(taken) == cast
 
 
 def test_rounded_once_where_a_cast_rounds_twice():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import operator
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,7 @@ from xref.judge.bench import (
     shared_memory,
 )
 from xref.judge.conditions import CONDITIONS, TABLE_LAYOUTS, Batch, Group, Keys, restore
-from xref.judge.large import checksums
+from xref.judge.large import checksums, differ
 from xref.judge.verdict import Ledger, mismatch
 from xref.spec import Case
 
@@ -49,6 +50,7 @@ __all__ = [
 ]
 
 _REPEATS = 2
+_PIECE = 1 << 25  # elements of a table that are read at a time
 _CONDITION_TOKENS = 1098  # as many as the largest fixed case with conditions has
 
 
@@ -80,14 +82,26 @@ class Workload:
             table=table,
             answers=answers,
             digests={verb: contract.answer_digest(verb, dtype, answer) for verb, answer in answers.items()},
-            checksum=_checksum(table, ids, sparse=False),
+            checksum=_checksum(table, ids, np.asarray, sparse=False),
             sparse=False,
             conditions=conditions,
         )
 
 
-def _checksum(table: Bits, ids: Ids, *, sparse: bool) -> tuple[int, ...]:
-    return checksums(table[np.unique(ids)] if sparse else table)
+def _checksum(table: Any, ids: Ids, read: Callable[[Any], Bits], *, sparse: bool) -> tuple[int, ...]:
+    """Return the checksums of a table, NumPy's or a framework's whose bits `read` gives: of the rows in use if sparse.
+
+    A piece at a time, for a large table may be on a device, and there is one copy of it on the host.
+    """
+    vocab, hidden = table.shape
+    if sparse:
+        pieces = (table[row : row + 1] for row in np.unique(ids).tolist())
+    elif vocab * hidden <= _PIECE:
+        pieces = (table for _ in range(1))
+    else:
+        rows = max(_PIECE // hidden, 1)
+        pieces = (table[row : row + rows] for row in range(0, vocab, rows))
+    return tuple(itertools.chain.from_iterable(checksums(read(piece)) for piece in pieces))
 
 
 def from_case(case: Case, ledger: Ledger) -> Workload:
@@ -105,7 +119,7 @@ def from_case(case: Case, ledger: Ledger) -> Workload:
         table=table,
         answers=answers,
         digests=made.answers,
-        checksum=_checksum(table, ids, sparse=sparse),
+        checksum=_checksum(table, ids, np.asarray, sparse=sparse),
         sparse=sparse,
         conditions=case.conditions,
     )
@@ -158,7 +172,7 @@ def examine(subject: Subject, work: Workload, ledger: Ledger) -> dict[str, Bits]
 
 def _purity(subject: Subject, work: Workload, ids: Any, table: Any, ledger: Ledger) -> None:
     kept_ids = np.array_equal(subject.framework.numpy_of(ids), work.ids)
-    kept_table = _checksum(subject.framework.bits_of(table), work.ids, sparse=work.sparse) == work.checksum
+    kept_table = _checksum(table, work.ids, subject.framework.bits_of, sparse=work.sparse) == work.checksum
     changed = [name for name, kept in (("token_ids", kept_ids), ("weight", kept_table)) if not kept]
     problem = f"{' and '.join(changed)}: got other bits after the calls, expected the same" if changed else None
     elements = work.ids.size + work.table.size
@@ -333,6 +347,6 @@ def output_digests(work: Workload, outputs: dict[str, Bits]) -> set[str]:
     lines = set()
     for verb, got in outputs.items():
         exact = work.answers[verb]
-        digest = work.digests[verb] if np.array_equal(got, exact) else contract.answer_digest(verb, work.dtype, got)
+        digest = work.digests[verb] if not differ(got, exact) else contract.answer_digest(verb, work.dtype, got)
         lines.add(f"{work.id} {verb} {digest}")
     return lines

@@ -74,12 +74,12 @@ def segment_sums(
     longest: int,
     fmt: FloatFormat,
     *,
-    extent: Callable[[], tuple[int, int]] | None = None,
+    within: tuple[int, int] | None = None,
 ) -> Sums:
     """Return the exact sum of every segment of a block, column by column: no element is rounded.
 
-    Waits for the device to have found the block's extent, and a few times more for specials and for float64 at the ends
-    of its range.
+    Waits for the device once unless `within` is given, and a few times more for specials and for float64 at the ends of
+    its range.
 
     Args:
         bits: `[T, C]`, contiguous, the elements of `fmt` in the integer dtype of its width; not empty; kept.
@@ -87,17 +87,17 @@ def segment_sums(
         segments: R, how many there are; each has at least one row.
         longest: the number of rows of the longest segment, at most 2**36.
         fmt: any format of the contract.
-        extent: what `measured(bits, fmt)` returned, if it has been called already.
+        within: what `measured` finds of these elements and perhaps others; None if that is not known.
     """
 
     def total(part: torch.Tensor) -> torch.Tensor:
         if segments == 1:
-            return part.sum(0, keepdim=True)
+            return part.sum(0, keepdim=True).add_(0.0)  # a sum of -0.0 alone may be -0.0
         if longest == 1:
             return part
         return part.new_zeros(segments, part.shape[1]).index_add_(0, segment_of, part)
 
-    smallest, largest = (extent or measured(bits, fmt))()
+    smallest, largest = within or measured(bits, fmt)()
     special = None
     if largest > fmt.largest_finite:
         # inf + inf, inf - inf and NaN + x come out right in any order, once they are among themselves.

@@ -74,7 +74,7 @@ def rounded_sums(sums: Sums, target: FloatFormat) -> torch.Tensor:
     """Return the bits of a block's sums rounded once to `target`: `[R, C]` in the integer dtype of its width."""
     totals = [part.total for part in sums.bins]
     if sums.top is None or sums.bottom is None or (len(totals) <= 2 and all(part.scale == 0 for part in sums.bins)):
-        codes = encode_pair(*collapse(totals), target)
+        codes = encode_pair(*collapse(totals), target, unit=sums.bottom)
     else:
         lowest, places = window(sums.top, sums.bottom)
         digits = torch.zeros((places, *totals[0].shape), dtype=torch.int64, device=totals[0].device)

@@ -17,9 +17,7 @@ nothing waits: the ids and the elements' exponents are read back.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -29,12 +27,10 @@ from xref.torch_ops import _arguments, _digits
 from xref.torch_ops._accumulator import GradAccumulator
 from xref.torch_ops._bins import measured, segment_sums, widened
 from xref.torch_ops._rounding import copied, encode
-from xref.torch_ops._segments import Block, Segments, blocks, by_row, flat_bits, sorted_ids
+from xref.torch_ops._segments import Segments, blocks, by_row, flat_bits, sorted_ids
 from xref.torch_ops._widen import integer_dtype
 
 __all__ = ["GradAccumulator", "grad_rows", "grad_weight"]
-
-T = TypeVar("T")
 
 
 def grad_weight(
@@ -168,13 +164,14 @@ class _GradWeight(torch.autograd.Function):
     ) -> torch.Tensor:
         bits = flat_bits(cotangent)
         ids = sorted_ids(token_ids, vocab_size)
-        # A GPU writes the zeros while the host plans: the host does not wait for them, nor again for anything but the
-        # extent of the elements to be summed, for specials, and for elements near the ends of float64's range.
+        # A GPU reads all elements and writes the zeros while the host plans. The host waits for neither, nor after that
+        # for anything but specials and elements near the ends of float64's range.
+        extent = measured(bits, source) if bits.is_cuda and bits.numel() else None
         out = bits.new_zeros((vocab_size, bits.shape[1]), dtype=integer_dtype(target))
         segments = by_row(ids, vocab_size, padding_idx)
         if call is not None and segments.out_of_range:
             _arguments.check_range(token_ids, vocab_size, call)
-        _write(out, segments.rows, segments, bits, source, target)
+        _write(out, segments.rows, segments, bits, source, target, within=extent and extent())
         return out.view(getattr(torch, target.name))
 
     @staticmethod
@@ -220,32 +217,22 @@ def _write(
     bits: torch.Tensor,
     source: FloatFormat,
     target: FloatFormat,
+    *,
+    within: tuple[int, int] | None = None,
 ) -> None:
     """Write the rounded sum of every segment into row `slots[segment]` of `out`, `[*, H]` in the target's integers.
 
-    `bits` are all the cotangents, `[T, H]`.
+    `within` is what `measured` finds of all the elements, whose `bits` are `[T, H]`; None if that is not known.
     """
-
-    def gathered(block: Block) -> tuple[Block, torch.Tensor, Callable[[], tuple[int, int]] | None]:
+    finite = within is not None and within[1] <= source.largest_finite
+    for block in blocks(segments, bits.shape[1], copy_bytes=bits.element_size() if source == target else None):
         elements = bits[:, block.columns].index_select(0, segments.positions[block.tokens])
-        return block, elements, measured(elements, source) if block.longest > 1 else None
-
-    cut = blocks(segments, bits.shape[1], copy_bytes=bits.element_size() if source == target else None)
-    for block, elements, extent in _one_ahead(map(gathered, cut)):
         if block.longest > 1:
-            sums = segment_sums(elements, segments.within(block), block.size, block.longest, source, extent=extent)
+            segment_of = segments.within(block)
+            sums = segment_sums(elements, segment_of, block.size, block.longest, source, within=within)
             codes = _digits.rounded_sums(sums, target)
         elif source == target:
-            codes = copied(elements, source)
+            codes = copied(elements, source, finite=finite)
         else:
             codes = encode(widened(elements, source, subnormals=True), target)
         out[:, block.columns].index_copy_(0, slots[block.segments], codes)
-
-
-def _one_ahead(items: Iterator[T]) -> Iterator[T]:
-    """Yield items, each when the next one has been made: what a GPU has to find out for that is then on its way."""
-    held = list(itertools.islice(items, 1))
-    for item in items:
-        held.append(item)
-        yield held.pop(0)
-    yield from held

@@ -1,8 +1,9 @@
 """From an exact sum to one element of any format: one rounding, to nearest and ties to even.
 
-A framework's casts do not do: torch's float64 -> bfloat16 and float64 -> float16 go by float32 and so round twice
-(1 + 2**-8 + 2**-40 becomes 1.0 instead of 1.0078125), and casts follow the processor's flush-to-zero mode. Here the
-only rounding is of an exact quotient to an integer, and the element is put together from integers.
+A framework's casts alone do not do: torch's float64 -> bfloat16 and float64 -> float16 go by float32 and so round twice
+(1 + 2**-8 + 2**-40 becomes 1.0 instead of 1.0078125), and casts follow the processor's flush-to-zero mode. In general
+(`encode`) the only rounding is of an exact quotient to an integer, and the element is put together from integers. Where
+no sum is subnormal in float32 and none needs two roundings, a cast is that one rounding (`_cast`).
 
 Before it, a sum in two float64 is rounded to odd: where it lies between two neighbouring float64, take the one whose
 last bit is set. Rounding that to a format with at least two bits less gives what rounding the sum itself gives (Boldo
@@ -21,7 +22,10 @@ from xref.torch_ops._widen import integer_dtype
 
 __all__ = ["collapse", "copied", "encode", "encode_pair", "overlaid"]
 
-_DOUBLE = FORMATS["float64"]
+_DOUBLE, _SINGLE = FORMATS["float64"], FORMATS["float32"]
+_CAST = ("float32", "bfloat16", "float16")  # what torch casts float32 to by one rounding, with infinities
+_SMALLEST_NORMAL = 1 - _SINGLE.bias
+_BEYOND_SINGLE = (1 << (_DOUBLE.mantissa_bits - _SINGLE.mantissa_bits)) - 1  # the bits of a mantissa that float32 drops
 
 
 def two_sum(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,10 +65,31 @@ def collapse(bins: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor |
     return hi, lo
 
 
-def encode_pair(hi: torch.Tensor, lo: torch.Tensor | None, target: FloatFormat, *, scale: int = 0) -> torch.Tensor:
-    """Return the bits of `(hi + lo) * 2**scale` rounded once to `target`; the pair is finite, from `collapse`."""
+def encode_pair(
+    hi: torch.Tensor, lo: torch.Tensor | None, target: FloatFormat, *, scale: int = 0, unit: int | None = None
+) -> torch.Tensor:
+    """Return the bits of `(hi + lo) * 2**scale` rounded once to `target`; the pair is finite, from `collapse`.
+
+    `unit` says that `hi + lo` is a multiple of `2**unit`, and no -0.0.
+    """
     rounded = hi if lo is None or target == _DOUBLE else to_odd(hi, lo)
+    if scale == 0 and unit is not None and unit >= _SMALLEST_NORMAL and target.name in _CAST:
+        return _cast(rounded, target)
     return encode(rounded, target, scale=scale, has_nan=False)
+
+
+def _cast(values: torch.Tensor, target: FloatFormat) -> torch.Tensor:
+    """Return the bits of finite float64 values rounded once to float32, bfloat16 or float16.
+
+    No value may be subnormal in float32, nor -0.0. Then float64 -> float32 is one rounding in any mode of the
+    processor. For the narrower formats, what float32 has no room for is first put into its last bit, rounding to odd:
+    that cast is then exact, and the next one the only rounding.
+    """
+    if target != _SINGLE:
+        bits = values.view(torch.int64)
+        values = (bits & _BEYOND_SINGLE).add_(_BEYOND_SINGLE).bitwise_or_(bits).bitwise_and_(~_BEYOND_SINGLE)
+        values = values.view(torch.float64)
+    return values.to(torch.float32).to(getattr(torch, target.name)).view(integer_dtype(target))
 
 
 def encode(values: torch.Tensor, target: FloatFormat, *, scale: int = 0, has_nan: bool = True) -> torch.Tensor:
@@ -111,14 +136,17 @@ def _overflow(target: FloatFormat, scale: int) -> float:
     return math.ldexp((1 << target.mantissa_bits) + mantissa, min(weight, _DOUBLE.bias - target.mantissa_bits))
 
 
-def copied(bits: torch.Tensor, fmt: FloatFormat) -> torch.Tensor:
+def copied(bits: torch.Tensor, fmt: FloatFormat, *, finite: bool = False) -> torch.Tensor:
     """Return the bits of sums of one element each in its own format: a zero is +0, a NaN the canonical one.
 
-    Nothing is rounded. `bits` are in the integer dtype of the width of `fmt`; they are overwritten.
+    Nothing is rounded. `bits` are in the integer dtype of the width of `fmt`; they are overwritten. `finite` says that
+    there is no NaN among them.
     """
-    magnitude = bits & (fmt.sign - 1)
-    is_nan = magnitude > (fmt.exponent if fmt.has_inf else fmt.largest_finite)
-    return bits.masked_fill_(magnitude == 0, 0).masked_fill_(is_nan, fmt.nan)
+    if not finite:
+        is_nan = (bits & (fmt.sign - 1)) > (fmt.exponent if fmt.has_inf else fmt.largest_finite)
+        bits.masked_fill_(is_nan, fmt.nan)
+    minus_zero = fmt.sign if bits.dtype == torch.uint8 else torch.iinfo(bits.dtype).min
+    return bits.masked_fill_(bits == minus_zero, 0)
 
 
 def overlaid(codes: torch.Tensor, special: torch.Tensor | None, target: FloatFormat) -> torch.Tensor:
