@@ -463,7 +463,7 @@ def test_a_machine_with_one_framework_gets_the_digest_of_one_with_both(name):
 FULL = "xref: stdout: got No space left on device, expected an open file or pipe [xref]\n"
 NOTHING_FAILS = """
 from xref.judge import verify
-verify._compare = verify._refuse = verify._compare_gradient = lambda *args: set()
+verify._compare = verify._refuse = verify._compare_gradients = lambda *args: set()
 verify._subjects = lambda *args: []
 """
 
@@ -503,7 +503,7 @@ def compare(*args):
     pathlib.Path({str(mark)!r}).touch()
     time.sleep(100)
 verify._compare = compare
-verify._refuse = verify._compare_gradient = lambda *args: set()
+verify._refuse = verify._compare_gradients = lambda *args: set()
 verify._subjects = lambda *args: []  # no framework has to be loaded for this
 """
     running = process(held, "verify", *SMALL, "--json", target / "out.json")

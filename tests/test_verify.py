@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import threading
-import time
 import warnings
 import weakref
 
@@ -449,122 +447,6 @@ def test_each_framework_runs_on_every_device_that_it_has(monkeypatch):
     pretend(monkeypatch, torch=("cpu",), jax=("cpu", "tpu"))
     assert ran("auto") == [("torch", "cpu"), ("jax", "cpu"), ("jax", "tpu")]
     assert ran("tpu") == [("torch", "cpu"), ("jax", "tpu")]
-
-
-class Inputs:
-    """What a step prepares: an object that can be watched, and that is part of a cycle as JAX's arrays are."""
-
-    def __init__(self):
-        self.itself = self
-
-
-def test_the_inputs_of_a_large_step_are_gone_when_the_next_are_made():
-    made, alive = [], []
-
-    def prepare():
-        alive.append([watch() is not None for watch in made])
-        inputs = Inputs()
-        made.append(weakref.ref(inputs))
-        return inputs
-
-    told = []
-    steps = [verifying.Step(f"step {n}", prepare, lambda inputs: {"line"}, large=n) for n in range(3)]
-    assert verifying._run(steps, lambda *step: told.append(step)) == {"line"}
-    assert told == [("step 0", 0, 3), ("step 1", 1, 3), ("step 2", 2, 3)]
-    assert alive == [[], [False], [False, False]]
-
-
-def test_the_inputs_of_a_step_that_follows_a_small_one_are_made_while_it_runs():
-    made = threading.Event()
-    small = verifying.Step("small", dict, lambda inputs: {f"made: {made.wait(timeout=30)}"})
-    large = verifying.Step("large", made.set, lambda inputs: set(), large="table")
-    assert verifying._run([small, large], None) == {"made: True"}
-
-
-def test_inputs_are_made_ahead_and_run_in_order(monkeypatch):
-    monkeypatch.setattr(verifying, "_AHEAD", 3)
-    made, ran = [threading.Event() for _ in range(5)], []
-
-    def run(number):
-        ahead = made[number + 1 : number + 4]
-        ran.append(
-            (number, all(event.wait(timeout=30) for event in ahead), [event.is_set() for event in made[number + 4 :]])
-        )
-        return set()
-
-    steps = [verifying.Step(f"step {n}", made[n].set, lambda _, n=n: run(n)) for n in range(5)]
-    verifying._run(steps, None)
-    assert ran == [(0, True, [False]), (1, True, []), (2, True, []), (3, True, []), (4, True, [])]
-
-
-def test_steps_of_one_large_table_are_made_ahead_and_those_of_others_are_not(monkeypatch):
-    monkeypatch.setattr(verifying, "_AHEAD", 2)
-    made, ran = {}, []
-
-    def step(name, table):
-        made[name] = threading.Event()
-        return verifying.Step(name, made[name].set, lambda _: run(name), table)
-
-    def run(name):
-        following = order[order.index(name) + 1 :]
-        expected = {"a1": ["a2", "a3"], "a2": ["a3"], "a3": [], "b": [], "small": []}[name]
-        assert all(made[each].wait(timeout=30) for each in expected)
-        ran.append((name, [each for each in following if made[each].is_set()] == expected))
-        return set()
-
-    order = ["a1", "a2", "a3", "b", "small"]
-    tables = ["a", "a", "a", "b", None]
-    verifying._run([step(name, table) for name, table in zip(order, tables, strict=True)], None)
-    assert ran == [(name, True) for name in order]
-
-
-class Fake:
-    """A framework of which nothing is asked but whether two threads may call it; it notes how many do at once."""
-
-    def __init__(self, name, concurrent):
-        self.NAME, self.CONCURRENT = name, concurrent
-        self.lock, self.inside, self.most, self.ran = threading.Lock(), 0, 0, []
-
-    def call(self, device):
-        with self.lock:
-            self.inside += 1
-            self.most = max(self.most, self.inside)
-            self.ran.append((device, threading.current_thread() is threading.main_thread()))
-        time.sleep(0.05)
-        with self.lock:
-            self.inside -= 1
-        return f"{self.NAME} on {device}"
-
-
-def side_by_side(*fakes):
-    subjects = [verifying.Subject(fake, device) for fake in fakes for device in ("cpu", "cuda")]
-    got = verifying._side_by_side(subjects, lambda subject: subject.framework.call(subject.device))
-    assert got == [f"{name} on {device}" for name, device in (subject.where for subject in subjects)]
-
-
-@pytest.mark.parametrize("order", [1, -1], ids=["first", "second"])
-def test_devices_of_a_framework_that_is_not_concurrent_take_turns_in_one_thread(order):
-    alone, other = Fake("torch", concurrent=False), Fake("jax", concurrent=True)
-    side_by_side(*[alone, other][::order])
-    assert alone.most == 1
-    assert alone.ran == [("cpu", order == 1), ("cuda", order == 1)]
-
-
-def test_devices_of_a_concurrent_framework_run_at_once():
-    fake = Fake("jax", concurrent=True)
-    met = threading.Barrier(2, timeout=30)
-    fake.call = lambda device: (met.wait(), f"jax on {device}")[1]
-    side_by_side(fake)
-
-
-def test_an_error_of_the_engine_in_a_thread_is_not_lost():
-    def run(subject):
-        if subject.device == "cuda":
-            raise ZeroDivisionError
-
-    subjects = [verifying.Subject(Fake("jax", concurrent=True), device) for device in ("cpu", "cuda")]
-    with pytest.raises(ZeroDivisionError):
-        verifying._side_by_side(subjects, run)
 
 
 @pytest.mark.parametrize("call", [frameworks.load, frameworks.check_installed])

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import gc
 import hashlib
 import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from xref import __version__, bits, errors
 from xref.bits import FORMATS, Bits
@@ -23,7 +18,6 @@ from xref.contracts.inputs import Ids
 from xref.judge import frameworks, weights
 from xref.judge.bench import FIXTURES, Subject
 from xref.judge.gradient import compare_gradients, examine_gradient, expect_gradients, gradient_inputs
-from xref.judge.large import threads
 from xref.judge.run import (
     Workload,
     compare_subjects,
@@ -33,6 +27,7 @@ from xref.judge.run import (
     from_case,
     output_digests,
 )
+from xref.judge.steps import Progress, Step, run_steps
 from xref.judge.verdict import Ledger, Outcome, Report
 from xref.spec import Tier
 
@@ -40,9 +35,6 @@ __all__ = ["DEVICES", "verify"]
 
 DEVICES = ("auto", "cpu", "cuda", "tpu")
 _CALL = "verify"
-_AHEAD = max(1, threads() // 2)  # steps whose inputs are made while another runs
-
-Progress = Callable[[str, int, int], None]
 
 
 def verify(
@@ -94,14 +86,15 @@ def verify(
         what = f"{chosen} tier"
     else:
         work = _from_weights(Path(weights_file), tensor, None if ids_file is None else Path(ids_file))
-        steps = [Step(work.id, lambda: work, functools.partial(_compare, subjects, ledger))]
+        compare = functools.partial(_compare, subjects, ledger)
+        steps = [Step(work.id, lambda: work, functools.partial(_examine, ledger), compare)]
         what = work.id
         expect(subjects, tuple(work.answers), ledger, refusals=False, conditions=True)
     with warnings.catch_warnings():
         # A framework's warnings of its own insides (Dynamo makes objects of autograd functions) are no verdict, nor an
         # error where warnings are. Said here, since filters are the process's and the threads of the run share them.
         warnings.simplefilter("ignore", DeprecationWarning)
-        lines = _run(steps, progress)
+        lines = run_steps(steps, subjects, progress)
     return _report(subjects, ledger, lines, what, time.monotonic() - begun)
 
 
@@ -140,17 +133,6 @@ def _subjects(names: str | tuple[str, ...], devices: str | tuple[str, ...]) -> l
     return subjects
 
 
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """A case of the run: how its inputs are made, and what then runs on them and returns the lines of its digests."""
-
-    name: str
-    prepare: Callable[[], Any]
-    run: Callable[[Any], set[str]]
-    large: Hashable | None = None
-    """What identifies a table beside which no other such table fits into memory; None if there is none."""
-
-
 def _fixed_steps(tier: Tier, dtypes: tuple[str, ...], subjects: list[Subject], ledger: Ledger) -> list[Step]:
     cases = contract.cases(tier, dtypes=dtypes)
     if not cases:
@@ -162,111 +144,59 @@ def _fixed_steps(tier: Tier, dtypes: tuple[str, ...], subjects: list[Subject], l
     partial = functools.partial
     return [
         *(
-            Step(f"bad ids, {dtype}", partial(str, dtype), partial(_refuse, subjects, ledger))
+            Step(f"bad ids, {dtype}", partial(str, dtype), partial(_refuse, ledger), lambda inputs, outputs: set())
             for dtype in dtypes or FORMATS
         ),
         *(
-            Step(case.id, partial(gradient_inputs, case, ledger), partial(_compare_gradient, case, subjects, ledger))
+            Step(
+                case.id,
+                partial(gradient_inputs, case, ledger),
+                partial(_examine_gradient, case, ledger),
+                partial(_compare_gradients, case, subjects, ledger),
+            )
             for case in gradient_cases
         ),
         *(
             Step(
                 case.id,
                 partial(from_case, case, ledger),
+                partial(_examine, ledger),
                 partial(_compare, subjects, ledger),
-                large=contract.large_table(case),
+                contract.large_table(case),
             )
             for case in cases
         ),
     ]
 
 
-def _run(steps: list[Step], progress: Progress | None) -> set[str]:
-    """Run the steps in order, the inputs of the next ones being made meanwhile; return the lines of all digests."""
-    lines: set[str] = set()
-    waiting, upcoming = deque(steps), deque[tuple[Step, Future[Any]]]()
-    with ThreadPoolExecutor(_AHEAD) as pool:
-
-        def prepare(running: Step | None) -> None:
-            """Begin with the inputs of the next steps, as far as they fit into memory beside those at hand."""
-            held = [step.large for step in (running, *(step for step, _ in upcoming)) if step is not None]
-            while waiting and len(upcoming) < _AHEAD and _fits(waiting[0].large, held):
-                step = waiting.popleft()
-                upcoming.append((step, pool.submit(step.prepare)))
-                held.append(step.large)
-
-        prepare(None)
-        for done in range(len(steps)):
-            step, inputs = upcoming.popleft()  # popped, since a future holds its result as long as it lives
-            if progress is not None:
-                progress(step.name, done, len(steps))
-            prepared = inputs.result()
-            del inputs
-            prepare(step)
-            lines |= step.run(prepared)
-            del prepared
-            if step.large is not None:
-                gc.collect()  # JAX's arrays hold themselves in cycles, and the next table may be as large
-            prepare(None)
-    return lines
+def _refuse(ledger: Ledger, dtype: str, subject: Subject) -> None:
+    examine_bad_ids(subject, dtype, ledger)
 
 
-def _fits(large: Hashable | None, held: list[Hashable | None]) -> bool:
-    """Return whether inputs fit beside those held: beside a large table only what uses it as well."""
-    tables = {table for table in held if table is not None}
-    return not tables or tables == {large}
+def _examine(ledger: Ledger, work: Workload, subject: Subject) -> dict[str, Bits]:
+    return examine(subject, work, ledger)
 
 
-def _refuse(subjects: list[Subject], ledger: Ledger, dtype: str) -> set[str]:
-    for subject in subjects:
-        examine_bad_ids(subject, dtype, ledger)
-    return set()
-
-
-def _compare(subjects: list[Subject], ledger: Ledger, work: Workload) -> set[str]:
-    """Run every subject on one workload and compare each with the first; return the lines of all outputs."""
-    outputs = _side_by_side(subjects, lambda subject: examine(subject, work, ledger))
+def _compare(subjects: list[Subject], ledger: Ledger, work: Workload, outputs: list[dict[str, Bits]]) -> set[str]:
+    """Compare what came of each subject with the first's; return the lines of all outputs."""
     for subject, got in zip(subjects[1:], outputs[1:], strict=True):
         compare_subjects((subjects[0], outputs[0]), (subject, got), work, ledger)
     return {line for got in outputs for line in output_digests(work, got)}
 
 
-def _compare_gradient(
-    case: GradientCase, subjects: list[Subject], ledger: Ledger, inputs: tuple[Ids, Bits, Bits]
+def _examine_gradient(
+    case: GradientCase, ledger: Ledger, inputs: tuple[Ids, Bits, Bits], subject: Subject
+) -> Bits | None:
+    return examine_gradient(subject, case, inputs, ledger)
+
+
+def _compare_gradients(
+    case: GradientCase, subjects: list[Subject], ledger: Ledger, inputs: Any, outputs: list[Bits | None]
 ) -> set[str]:
-    """Run every subject's gradient on one case and compare each with the first; return the lines of all outputs."""
-    outputs = _side_by_side(subjects, lambda subject: examine_gradient(subject, case, inputs, ledger))
+    """Compare the gradient of each subject with the first's; return the lines of all outputs."""
     for subject, got in zip(subjects[1:], outputs[1:], strict=True):
         compare_gradients((subjects[0], outputs[0]), (subject, got), case, ledger)
     return {f"{case.id} grad_weight {bits.digest(got, case.result)}" for got in outputs if got is not None}
-
-
-Result = TypeVar("Result")
-
-
-def _side_by_side(subjects: list[Subject], run: Callable[[Subject], Result]) -> list[Result]:
-    """Run all subjects at once, since compilers and kernels leave the interpreter to others while they work.
-
-    Those of a framework that cannot be called from two threads take turns, in one thread. The first subject runs in
-    this thread, where torch's memory profiler writes no complaint to the terminal.
-    """
-    lanes: dict[tuple[str, str], list[Subject]] = {}
-    for subject in subjects:
-        name, device = subject.where
-        lanes.setdefault((name, device if subject.framework.CONCURRENT else "any"), []).append(subject)
-    found: dict[tuple[str, str], Result] = {}
-
-    def follow(lane: list[Subject]) -> None:
-        for subject in lane:
-            found[subject.where] = run(subject)
-
-    first, *others = lanes.values()
-    with ThreadPoolExecutor(max(len(others), 1)) as pool:
-        running = [pool.submit(follow, lane) for lane in others]
-        follow(first)
-        for future in running:
-            future.result()
-    return [found[subject.where] for subject in subjects]
 
 
 def _from_weights(path: Path, tensor: str | None, ids_file: Path | None) -> Workload:
