@@ -1,0 +1,110 @@
+"""The command `xref bench`."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from xref import errors
+from xref.bits import FORMATS
+from xref.judge import report, speed
+from xref.judge.candidate import Candidate, candidate_of
+from xref.judge.contenders import DIRECTIONS
+from xref.judge.frameworks import FRAMEWORKS
+from xref.judge.speed_report import BenchReport, read_report, show
+from xref.targets import load_target
+from xref.terminal import console, progress_bar, stopped
+
+__all__ = ["bench"]
+
+_CALL = "bench"
+_SHOWN = (1, 64, 1024, 8192)
+"""Tokens if none are named: a decode step of one sequence and of 64, a chunk of prefill, a training batch."""
+
+Framework = enum.StrEnum("Framework", {name: name for name in FRAMEWORKS})  # type: ignore[misc]
+Device = enum.StrEnum("Device", {name: name for name in ("cpu", "cuda", "tpu")})  # type: ignore[misc]
+Dtype = enum.StrEnum("Dtype", {name: name for name in FORMATS})  # type: ignore[misc]
+Direction = enum.StrEnum("Direction", {name: name for name in DIRECTIONS})  # type: ignore[misc]
+
+
+def bench(
+    targets: Annotated[
+        list[str] | None, typer.Argument(help="Kernels: pkg.mod:name or path/to/file.py:name.", metavar="[TARGET]...")
+    ] = None,
+    device: Annotated[Device, typer.Option(help="Kind of device; an absent one is an error.")] = "cpu",  # type: ignore[assignment]
+    framework: Annotated[
+        list[Framework] | None, typer.Option(help="Repeatable; all that are installed and have the device.")
+    ] = None,
+    dtype: Annotated[list[Dtype] | None, typer.Option(help="Table dtype (repeatable); bfloat16 and float32.")] = None,
+    direction: Annotated[list[Direction] | None, typer.Option(help="Repeatable; both.")] = None,
+    tokens: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="T, ids in a call (repeatable); 1, 64, 1024 and 8192, with --plot the powers of two."),
+    ] = None,
+    vocab: Annotated[int, typer.Option(min=1, help="V, rows of the table.")] = 151936,
+    hidden: Annotated[int, typer.Option(min=1, help="H, elements of a row.")] = 4096,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each; the figure is their median.")] = 11,
+    memory: Annotated[bool, typer.Option("--memory", help="Measure peak memory, too.")] = False,  # noqa: FBT002
+    earlier: Annotated[Path | None, typer.Option("--from", help="Show this report; nothing is measured.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
+) -> None:
+    """Measure goldens, the frameworks' own operators and kernels beside the machine's copy, forward and backward."""
+    try:
+        if json is not None:
+            inputs = [Path(target.rpartition(":")[0]) for target in targets or ()] + ([earlier] if earlier else [])
+            report.check_writable(json, inputs=inputs, call=_CALL)
+        if earlier is not None:
+            found = read_report(earlier, _CALL)
+        else:
+            speed.chosen(framework or (), device)  # before anybody's code is loaded
+            with progress_bar() as progress:
+                found = speed.bench(
+                    _candidates(targets or [], framework or [], device),
+                    framework=framework or (),
+                    device=device,
+                    dtype=dtype or ("bfloat16", "float32"),
+                    direction=direction or DIRECTIONS,
+                    tokens=tokens or _SHOWN,
+                    vocab=vocab,
+                    hidden=hidden,
+                    rounds=rounds,
+                    memory=memory,
+                    progress=progress,
+                )
+        _finish(found, json)
+    except errors.XrefError as error:
+        raise stopped(error, 2) from error
+    except KeyboardInterrupt as error:
+        raise stopped("interrupted: nothing was measured", 130) from error
+    raise typer.Exit(0 if found.ok else 1)
+
+
+def _candidates(targets: list[str], named: list[Framework], device: str) -> list[Candidate]:
+    """Return the kernels, each of the framework that is named, or of the one that is found to fit."""
+    found = []
+    for target in targets:
+        only = str(named[0]) if len(named) == 1 else None
+        found.append(
+            candidate_of(load_target(target, _CALL), framework=only, device=device, name=_short(target, targets))
+        )
+        if named and found[-1].framework.NAME not in named:
+            got = f"a kernel of {found[-1].framework.NAME}"
+            raise errors.UsageError(errors.message(target, got, f"one of {', '.join(named)}", _CALL))
+    return found
+
+
+def _short(target: str, targets: list[str]) -> str:
+    """Return what a kernel is called: its name alone, unless another has the same."""
+    name = target.rpartition(":")[2]
+    return name if [each.rpartition(":")[2] for each in targets].count(name) == 1 else target
+
+
+def _finish(found: BenchReport, json: Path | None) -> None:
+    try:
+        if json is not None:
+            report.write_file(found.to_json() + "\n", json, call=_CALL)
+    finally:
+        show(found, console())
