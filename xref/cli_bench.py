@@ -14,6 +14,7 @@ from xref.judge import report, speed
 from xref.judge.candidate import Candidate, candidate_of
 from xref.judge.contenders import DIRECTIONS
 from xref.judge.frameworks import FRAMEWORKS
+from xref.judge.speed_plot import check_plot, draw
 from xref.judge.speed_report import BenchReport, read_report, show
 from xref.targets import load_target
 from xref.terminal import console, progress_bar, stopped
@@ -31,6 +32,7 @@ Direction = enum.StrEnum("Direction", {name: name for name in DIRECTIONS})  # ty
 
 
 def bench(
+    context: typer.Context,
     targets: Annotated[
         list[str] | None, typer.Argument(help="Kernels: pkg.mod:name or path/to/file.py:name.", metavar="[TARGET]...")
     ] = None,
@@ -50,13 +52,13 @@ def bench(
     memory: Annotated[bool, typer.Option("--memory", help="Measure peak memory, too.")] = False,  # noqa: FBT002
     earlier: Annotated[Path | None, typer.Option("--from", help="Show this report; nothing is measured.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw bandwidth against tokens: a .svg or .png file.")] = None,
 ) -> None:
     """Measure goldens, the frameworks' own operators and kernels beside the machine's copy, forward and backward."""
     try:
-        if json is not None:
-            inputs = [Path(target.rpartition(":")[0]) for target in targets or ()] + ([earlier] if earlier else [])
-            report.check_writable(json, inputs=inputs, call=_CALL)
+        _check_files(targets or [], earlier, json, plot)
         if earlier is not None:
+            _check_alone(context)
             found = read_report(earlier, _CALL)
         else:
             speed.chosen(framework or (), device)  # before anybody's code is loaded
@@ -67,19 +69,47 @@ def bench(
                     device=device,
                     dtype=dtype or ("bfloat16", "float32"),
                     direction=direction or DIRECTIONS,
-                    tokens=tokens or _SHOWN,
+                    tokens=tokens or _default_tokens(device, plotted=plot is not None),
                     vocab=vocab,
                     hidden=hidden,
                     rounds=rounds,
                     memory=memory,
                     progress=progress,
                 )
-        _finish(found, json)
+        _finish(found, json, plot)
     except errors.XrefError as error:
         raise stopped(error, 2) from error
     except KeyboardInterrupt as error:
         raise stopped("interrupted: nothing was measured", 130) from error
     raise typer.Exit(0 if found.ok else 1)
+
+
+def _default_tokens(device: str, *, plotted: bool) -> tuple[int, ...]:
+    """Return the tokens if none are named; a CPU's backward of the largest takes many seconds."""
+    most = 8192 if device == "cpu" else 131072
+    return tuple(1 << power for power in range(most.bit_length())) if plotted else (*_SHOWN, *{most} - set(_SHOWN))
+
+
+def _check_files(targets: list[str], earlier: Path | None, json: Path | None, plot: Path | None) -> None:
+    """Raise before the run if a file cannot be written after it, or is one of those that the run is about."""
+    inputs = [Path(target.rpartition(":")[0]) for target in targets] + ([earlier] if earlier else [])
+    if json is not None:
+        report.check_writable(json, inputs=inputs, call=_CALL)
+        inputs.append(json)
+    if plot is not None:
+        check_plot(plot, _CALL)
+        report.check_writable(plot, inputs=inputs, option="--plot", call=_CALL)
+
+
+def _check_alone(context: typer.Context) -> None:
+    """Raise if anything is asked of a run together with `--from`, which makes none."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and name not in ("earlier", "json", "plot"):
+            got = f"{parameter.opts[0] if parameter.param_type_name == 'option' else 'a TARGET'} with --from"
+            expected = "--json and --plot alone: nothing is measured"
+            raise errors.UsageError(errors.message("xref bench", got, expected, _CALL))
 
 
 def _candidates(targets: list[str], named: list[Framework], device: str) -> list[Candidate]:
@@ -102,9 +132,11 @@ def _short(target: str, targets: list[str]) -> str:
     return name if [each.rpartition(":")[2] for each in targets].count(name) == 1 else target
 
 
-def _finish(found: BenchReport, json: Path | None) -> None:
+def _finish(found: BenchReport, json: Path | None, plot: Path | None) -> None:
     try:
         if json is not None:
             report.write_file(found.to_json() + "\n", json, call=_CALL)
+        if plot is not None:
+            report.write_file(draw(found, plot.suffix, _CALL), plot, option="--plot", call=_CALL)
     finally:
         show(found, console())

@@ -41,7 +41,6 @@ class Clock(Protocol):
     """What measures laps: calls made back to back."""
 
     NAME: str
-    problem: str
 
     def __enter__(self) -> Clock: ...
     def __exit__(self, *error: Any) -> None: ...

@@ -87,7 +87,6 @@ class Events:
     """CUDA's events around calls made back to back: the device's time, what it waited for the host in between too."""
 
     NAME = "events"
-    problem = ""
 
     def __init__(self) -> None:
         self._laps: dict[str, list[float]] = {}
