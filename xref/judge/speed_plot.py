@@ -49,10 +49,12 @@ def draw(report: BenchReport, suffix: str, call: str) -> bytes:
     """Return the picture, of the kind that `suffix` names: the same bytes for the same report.
 
     Raises:
-        UsageError: matplotlib is not installed.
+        UsageError: matplotlib is not installed, or nothing could be measured.
     """
     matplotlib = _matplotlib(call)
     measured = [figure for figure in report.figures if not figure.problem]
+    if not measured:
+        raise errors.UsageError(errors.message("--plot", "no figure", "one that could be measured", call))
     directions = list(dict.fromkeys(figure.direction for figure in measured))
     dtypes = list(dict.fromkeys(figure.dtype for figure in measured))
     with matplotlib.rc_context(
@@ -70,6 +72,7 @@ def draw(report: BenchReport, suffix: str, call: str) -> bytes:
             row[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
         for axes in panels[-1]:
             axes.set_xlabel("tokens in a call")
+            axes.xaxis.set_major_formatter("{x:.0f}")
         known = report.machine.frameworks
         where = ", ".join(f"{name} {each['version']}" for name, each in known.items())
         device = " and ".join(dict.fromkeys(each["device"] for each in known.values()))

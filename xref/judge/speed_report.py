@@ -19,7 +19,18 @@ from rich.table import Table
 from xref import errors
 from xref.judge.frameworks import Framework
 
-__all__ = ["COPY", "BenchReport", "Figure", "Machine", "machine", "read_report", "show", "statement"]
+__all__ = [
+    "COPY",
+    "BenchReport",
+    "Figure",
+    "Machine",
+    "digits",
+    "machine",
+    "problems",
+    "read_report",
+    "show",
+    "statement",
+]
 
 COPY = "copy"
 """The contender that all others are held against."""
@@ -93,7 +104,7 @@ class BenchReport(msgspec.Struct, kw_only=True):
     machine: Machine
     figures: list[Figure]
     notes: list[str] = []
-    """Where a device's own clock gave no figures, and why."""
+    """What was not measured, and why: a framework, by the device's own clock, or peak memory."""
 
     @property
     def ok(self) -> bool:
@@ -172,13 +183,8 @@ def show(report: BenchReport, console: Console) -> None:
                 cells = _cells(figure)
                 table.add_row(*(escape(cells.get(heading, "")) for heading in columns))
         console.print(table)
-    for figure in report.figures:
-        if figure.problem:
-            what = f"{figure.framework} {figure.title}, {figure.direction} {figure.dtype}, {figure.tokens} tokens"
-            console.print(escape(f"{what}: {figure.problem}"), soft_wrap=True, highlight=False)
-    for note in report.notes:
-        console.print(escape(note), soft_wrap=True, highlight=False)
-    console.print(escape(statement(report)), soft_wrap=True, highlight=False)
+    for line in (*problems(report), *report.notes, statement(report)):
+        console.print(escape(line), soft_wrap=True, highlight=False)
 
 
 def _cells(figure: Figure) -> dict[str, str]:
@@ -203,6 +209,16 @@ def _cells(figure: Figure) -> dict[str, str]:
 def digits(value: float) -> str:
     """Return three significant digits, and never an exponent."""
     return f"{value:.{max(2 - math.floor(math.log10(value)), 0)}f}" if value > 0 else "0"
+
+
+def problems(report: BenchReport) -> list[str]:
+    """Return what could not be measured and why, a line for each contender and reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for figure in report.figures:
+        if figure.problem:
+            what = f"{figure.framework} {figure.title}, {figure.direction} {figure.dtype}"
+            found.setdefault((what, figure.problem), []).append(str(figure.tokens))
+    return [f"{what}, tokens {', '.join(tokens)}: {why}" for (what, why), tokens in found.items()]
 
 
 def statement(report: BenchReport) -> str:
