@@ -331,6 +331,25 @@ def test_jax_reads_what_ran_between_the_marks_of_a_profile(monkeypatch):
 
 
 @pytest.mark.jax
+def test_a_gpus_streams_and_a_tpus_operations_are_read_and_nothing_that_sums_them_up():
+    from xref.jax_ops import timing
+
+    def plane(name, **lines):
+        events = {line: [SimpleNamespace(start_ns=start, duration_ns=5.0)] for line, start in lines.items()}
+        return SimpleNamespace(
+            name=name,
+            lines=[SimpleNamespace(name=line.replace("_", " "), events=all_) for line, all_ in events.items()],
+        )
+
+    planes = [
+        plane("/device:GPU:0", Stream_13=10.0, XLA_Ops=20.0, XLA_Modules=30.0),
+        plane("/device:TPU:0", XLA_Ops=40.0, Steps=50.0),
+        plane("/host:CPU", Stream=60.0),
+    ]
+    assert list(timing._operations(planes)) == [(10.0, 15.0), (40.0, 45.0)]
+
+
+@pytest.mark.jax
 def test_a_profile_that_shows_no_device_is_an_error():
     from xref.jax_ops import timing
 

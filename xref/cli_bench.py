@@ -15,7 +15,7 @@ from xref.judge.candidate import Candidate, candidate_of
 from xref.judge.contenders import DIRECTIONS
 from xref.judge.frameworks import FRAMEWORKS
 from xref.judge.speed_plot import check_plot, draw
-from xref.judge.speed_report import BenchReport, read_report, show
+from xref.judge.speed_report import BenchReport, merged, read_report, show
 from xref.targets import load_target
 from xref.terminal import console, progress_bar, stopped
 
@@ -50,16 +50,21 @@ def bench(
     hidden: Annotated[int, typer.Option(min=1, help="H, elements of a row.")] = 4096,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each; the figure is their median.")] = 11,
     memory: Annotated[bool, typer.Option("--memory", help="Measure peak memory, too.")] = False,  # noqa: FBT002
-    earlier: Annotated[Path | None, typer.Option("--from", help="Show this report; nothing is measured.")] = None,
+    earlier: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", help="Show this report, or these of one machine as one (repeatable); nothing is measured."
+        ),
+    ] = None,
     json: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw bandwidth against tokens: a .svg or .png file.")] = None,
 ) -> None:
     """Measure goldens, the frameworks' own operators and kernels beside the machine's copy, forward and backward."""
     try:
-        _check_files(targets or [], earlier, json, plot)
-        if earlier is not None:
+        _check_files([*map(_file_of, targets or ()), *(earlier or ())], json, plot)
+        if earlier:
             _check_alone(context)
-            found = read_report(earlier, _CALL)
+            found = merged([read_report(path, _CALL) for path in earlier], _CALL)
         else:
             speed.chosen(framework or (), device)  # before anybody's code is loaded
             with progress_bar() as progress:
@@ -90,12 +95,15 @@ def _default_tokens(device: str, *, plotted: bool) -> tuple[int, ...]:
     return tuple(1 << power for power in range(most.bit_length())) if plotted else (*_SHOWN, *{most} - set(_SHOWN))
 
 
-def _check_files(targets: list[str], earlier: Path | None, json: Path | None, plot: Path | None) -> None:
+def _file_of(target: str) -> Path:
+    return Path(target.rpartition(":")[0])  # a file, or no path at all
+
+
+def _check_files(inputs: list[Path], json: Path | None, plot: Path | None) -> None:
     """Raise before the run if a file cannot be written after it, or is one of those that the run is about."""
-    inputs = [Path(target.rpartition(":")[0]) for target in targets] + ([earlier] if earlier else [])
     if json is not None:
         report.check_writable(json, inputs=inputs, call=_CALL)
-        inputs.append(json)
+        inputs = [*inputs, json]
     if plot is not None:
         check_plot(plot, _CALL)
         report.check_writable(plot, inputs=inputs, option="--plot", call=_CALL)
@@ -113,17 +121,12 @@ def _check_alone(context: typer.Context) -> None:
 
 
 def _candidates(targets: list[str], named: list[Framework], device: str) -> list[Candidate]:
-    """Return the kernels, each of the framework that is named, or of the one that is found to fit."""
-    found = []
-    for target in targets:
-        only = str(named[0]) if len(named) == 1 else None
-        found.append(
-            candidate_of(load_target(target, _CALL), framework=only, device=device, name=_short(target, targets))
-        )
-        if named and found[-1].framework.NAME not in named:
-            got = f"a kernel of {found[-1].framework.NAME}"
-            raise errors.UsageError(errors.message(target, got, f"one of {', '.join(named)}", _CALL))
-    return found
+    """Return the kernels, each of the one framework that is named, or of the one that is found to fit."""
+    only = str(named[0]) if len(named) == 1 else None
+    return [
+        candidate_of(load_target(target, _CALL), framework=only, device=device, name=_short(target, targets))
+        for target in targets
+    ]
 
 
 def _short(target: str, targets: list[str]) -> str:

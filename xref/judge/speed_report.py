@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,6 +26,7 @@ __all__ = [
     "Machine",
     "digits",
     "machine",
+    "merged",
     "problems",
     "read_report",
     "show",
@@ -130,6 +131,38 @@ def read_report(path: Path, call: str) -> BenchReport:
         raise errors.UsageError(
             errors.message("--from", f"{path} ({why})", "a file of xref bench --json", call)
         ) from error
+
+
+def merged(reports: Sequence[BenchReport], call: str) -> BenchReport:
+    """Return one report of several runs, such as of one framework each.
+
+    Raises:
+        UsageError: they are not of one machine and size, or have a figure in common.
+    """
+    first, *others = reports
+    whole = msgspec.json.decode(msgspec.json.encode(first), type=BenchReport)
+    for other in others:
+        for name, got, expected in zip(("machine", "sizes"), _alike(other), _alike(first), strict=True):
+            if got != expected:
+                raise errors.UsageError(errors.message("--from", f"{name} {got}", f"{name} {expected}", call))
+        whole.machine.frameworks |= other.machine.frameworks
+        whole.figures += other.figures
+        whole.notes += [note for note in other.notes if note not in whole.notes]
+    known = set()
+    for figure in whole.figures:
+        key = figure.framework, figure.title, figure.direction, figure.dtype, figure.tokens
+        if key in known:
+            got = f"{figure.framework} {figure.title}, {figure.direction} {figure.dtype}, {figure.tokens} tokens twice"
+            raise errors.UsageError(errors.message("--from", got, "each figure once", call))
+        known.add(key)
+    return whole
+
+
+def _alike(report: BenchReport) -> tuple[str, str]:
+    """Return what must be the same in reports that are one."""
+    known = report.machine
+    sizes = f"[{report.vocab}, {report.hidden}], {report.rounds} rounds on {report.device}"
+    return f"{known.processor}, driver {known.driver or 'none'}, Python {known.python}, NumPy {known.numpy}", sizes
 
 
 def machine(frameworks: Iterable[Framework], device: str) -> Machine:
