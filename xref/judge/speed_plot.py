@@ -16,7 +16,7 @@ __all__ = ["FORMATS", "check_plot", "draw"]
 
 FORMATS = (".svg", ".png")
 _COLOURS = {
-    "native": ("#555555", "#999999"),
+    "native": ("#333333", "#777777", "#aaaaaa"),
     "golden": ("#0b61a4", "#2a9d8f", "#8e5ea2", "#5fb3ce"),
     "candidate": ("#d1495b", "#edae49", "#b5651d", "#f28482"),
 }
@@ -39,6 +39,7 @@ def _matplotlib(call: str) -> ModuleType:
     try:
         import matplotlib
         import matplotlib.figure
+        import matplotlib.ticker
     except ImportError as error:
         expected = "it to be: pip install 'xref[plot]'"
         raise errors.UsageError(errors.message("matplotlib", "not installed", expected, call)) from error
@@ -72,6 +73,7 @@ def draw(report: BenchReport, suffix: str, call: str) -> bytes:
             row[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
         for axes in panels[-1]:
             axes.set_xlabel("tokens in a call")
+            axes.xaxis.set_major_locator(matplotlib.ticker.LogLocator(base=8))
             axes.xaxis.set_major_formatter("{x:.0f}")
         known = report.machine.frameworks
         where = ", ".join(f"{name} {each['version']}" for name, each in known.items())
@@ -87,15 +89,16 @@ def draw(report: BenchReport, suffix: str, call: str) -> bytes:
 def _looks(figures: Sequence[Figure]) -> dict[tuple[str, str], dict[str, Any]]:
     """Return how the line of each contender looks: colours tell contenders apart, strokes and marks the frameworks."""
     looks: dict[tuple[str, str], dict[str, Any]] = {}
-    used: dict[tuple[str, str], int] = {}
+    names: dict[str, list[str]] = {}
     for figure in figures:
         key = figure.framework, figure.contender
         if figure.kind != COPY and key not in looks:
-            colours = _COLOURS[figure.kind]
-            place = used[figure.framework, figure.kind] = used.get((figure.framework, figure.kind), -1) + 1
-            line, mark = _STYLES[figure.framework]
+            alike = names.setdefault(figure.kind, [])
+            if figure.contender not in alike:
+                alike.append(figure.contender)
+            colours, (line, mark) = _COLOURS[figure.kind], _STYLES[figure.framework]
             looks[key] = {
-                "color": colours[place % len(colours)],
+                "color": colours[alike.index(figure.contender) % len(colours)],
                 "linestyle": line,
                 "marker": mark,
                 "markersize": 3.5,
