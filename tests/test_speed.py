@@ -70,7 +70,7 @@ def runner(name, call=lambda: None):
 def test_everybody_has_a_turn_in_each_round_and_one_round_more_warms_up():
     clock = FakeClock()
     take_turns([runner("a"), runner("b"), runner("c")], 2, clock)
-    assert clock.order == ["a", "b", "c"] * 3
+    assert clock.order == ["golden a", "golden b", "golden c"] * 3
 
 
 def test_who_raises_is_out_and_the_others_go_on():
@@ -82,7 +82,7 @@ def test_who_raises_is_out_and_the_others_go_on():
 
     clock, failing = FakeClock(), runner("b", fails_the_second_time)
     take_turns([runner("a"), failing, runner("c")], 2, clock)
-    assert clock.order == ["a", "b", "c", "a", "b", "c", "a", "c"]
+    assert [key.removeprefix("golden ") for key in clock.order] == ["a", "b", "c", "a", "b", "c", "a", "c"]
     assert (failing.problem, failing.call) == ("RuntimeError: worn out", None)
 
 
@@ -190,6 +190,16 @@ def test_a_candidate_is_measured_with_its_own_gradient_or_the_frameworks(name):
     assert report.ok, speed_report.problems(report)
     found = [figure.contender for figure in report.figures if figure.kind == "candidate"]
     assert found == ["own", "own, forward_fp32", "plain", "own, backward", "plain, backward"]
+
+
+@pytest.mark.torch
+def test_a_kernel_of_a_goldens_name_has_its_own_figure(monkeypatch):
+    monkeypatch.setattr(speed, "HostClock", FakeClock)
+    golden = frameworks.load("torch", "bench").golden
+    candidate = candidate_of(golden.forward, framework="torch", device="cpu", name="forward")
+    report = bench([candidate], framework=("torch",), direction=("forward",), **SMALL)
+    named = [(figure.kind, figure.seconds) for figure in report.figures if figure.contender == "forward"]
+    assert named == [("golden", 3), ("candidate", 6)]
 
 
 @pytest.mark.torch

@@ -125,14 +125,14 @@ def _candidates(targets: list[str], named: list[Framework], device: str) -> list
     only = str(named[0]) if len(named) == 1 else None
     return [
         candidate_of(load_target(target, _CALL), framework=only, device=device, name=_short(target, targets))
-        for target in targets
+        for target in dict.fromkeys(targets)
     ]
 
 
 def _short(target: str, targets: list[str]) -> str:
     """Return what a kernel is called: its name alone, unless another has the same."""
     name = target.rpartition(":")[2]
-    return name if [each.rpartition(":")[2] for each in targets].count(name) == 1 else target
+    return name if [each.rpartition(":")[2] for each in dict.fromkeys(targets)].count(name) == 1 else target
 
 
 def _finish(found: BenchReport, json: Path | None, plot: Path | None) -> None:

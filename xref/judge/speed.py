@@ -112,10 +112,11 @@ def bench(
                         progress(f"{each.NAME} {kind} {way}, {count} tokens", done, total)
                     shape = Shape(way, kind, vocab, hidden, count)
                     report.figures += measure(shape, table, rows[:count])
-                    report.notes += [note for note in measure.notes if note not in report.notes]
                     done += 1
+                    gc.collect()  # JAX's arrays hold themselves in cycles, and the next ones may be as large
+            report.notes += [note for note in dict.fromkeys(measure.notes) if note not in report.notes]
             del table
-            gc.collect()  # JAX's arrays hold themselves in cycles, and the next table may be as large
+            gc.collect()
     return report
 
 
@@ -178,7 +179,7 @@ class _Measure:
         for runner, figure in zip(runners, figures, strict=True):
             figure.problem, figure.calls = runner.problem, runner.repeats
             if not runner.problem:
-                _fill(figure, host.seconds()[figure.contender], own.get(figure.contender, ("", [])))
+                _fill(figure, host.seconds()[runner.key], own.get(runner.key, ("", [])))
         _compare(figures)
         return figures
 
@@ -191,7 +192,7 @@ class _Measure:
         try:
             take_turns(runners, self.rounds, clock)
             laps = {key: (clock.NAME, each) for key, each in clock.seconds().items() if min(each) > 0}
-            unseen = [runner.contender.name for runner in runners if runner.call and runner.contender.name not in laps]
+            unseen = [runner.contender.name for runner in runners if runner.call and runner.key not in laps]
             why = f"it saw nothing of {', '.join(unseen)}" if unseen else ""
         except Exception as error:  # the clock's own: a profiler that may not run, or does not show the device
             laps, why = {}, described(error)

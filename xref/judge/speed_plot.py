@@ -91,7 +91,7 @@ def _looks(figures: Sequence[Figure]) -> dict[tuple[str, str], dict[str, Any]]:
     looks: dict[tuple[str, str], dict[str, Any]] = {}
     names: dict[str, list[str]] = {}
     for figure in figures:
-        key = figure.framework, figure.contender
+        key = figure.framework, figure.title
         if figure.kind != COPY and key not in looks:
             alike = names.setdefault(figure.kind, [])
             if figure.contender not in alike:
@@ -116,8 +116,8 @@ def _panel(axes: Any, figures: Sequence[Figure], looks: dict[tuple[str, str], di
             axes.axhline(
                 statistics.median(copies) / 1e9, color="black", linewidth=1, linestyle=line, label=f"{framework}: copy"
             )
-    for (framework, contender), look in looks.items():
-        points = [each for each in figures if (each.framework, each.contender) == (framework, contender)]
+    for who, look in looks.items():
+        points = [each for each in figures if (each.framework, each.title) == who]
         axes.plot([each.tokens for each in points], [each.bandwidth / 1e9 for each in points], **look)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")

@@ -48,6 +48,11 @@ class Runner:
     repeats: int = 1
     problem: str = ""
 
+    @property
+    def key(self) -> str:
+        """What a clock knows the contender by: a kernel may have a golden's name."""
+        return f"{self.contender.kind} {self.contender.name}"
+
     def drop(self, error: BaseException) -> None:
         """Take the contender out, and what it holds with it."""
         self.problem, self.call = described(error), None
@@ -60,6 +65,6 @@ def take_turns(runners: Sequence[Runner], rounds: int, clock: Clock) -> None:
             for runner in runners:
                 if runner.call is not None:
                     try:
-                        clock.lap(runner.contender.name, runner.call, runner.repeats)
+                        clock.lap(runner.key, runner.call, runner.repeats)
                     except (Exception, SystemExit) as error:  # anybody's kernel
                         runner.drop(error)
