@@ -10,7 +10,7 @@ from pathlib import Path
 
 from xref.judge.report import write_file
 from xref.judge.speed_plot import draw
-from xref.judge.speed_report import BenchReport, Figure, digits, problems, read_report, statement
+from xref.judge.speed_report import BenchReport, Figure, digits, problems, ratio, read_report, statement
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -26,18 +26,22 @@ How long the goldens take beside the frameworks' own operators and beside the ma
 measures it. Put a kernel of your own into the same tables, or make this page anew:
 
     xref bench my_kernels.py:embedding --device cuda
-    xref bench --device cuda --memory --plot any.svg --json benchmarks/results/NAME.json
+    xref bench --memory --json benchmarks/results/cpu.json
+    xref bench --device cuda --memory --plot h200.svg --json benchmarks/results/h200.json
     python benchmarks/performance.py
 
 ## What the figures mean
 
-- **A cell** has the milliseconds of one call, and its bandwidth as a share of the copy's. The bandwidth is what a
-  call has to move at the least over its time. A forward reads T rows and T ids and writes T rows; a backward reads T
-  rows and T ids and writes the whole `[V, H]` result, or (`grad_rows`, `GradAccumulator`) the rows that a token names
-  and their ids.
+- **T** is the tokens of a call. **A cell** has the milliseconds of one call, and its bandwidth as a share of the
+  copy's. The bandwidth is what a call has to move at the least over its time. A forward reads T rows and T ids and
+  writes T rows; a backward reads T rows and T ids and writes the whole `[V, H]` result, or (`grad_rows`,
+  `GradAccumulator`) the rows that a token names and their ids.
 - **The copy** is the same framework's, of 1 GiB (256 MiB on a CPU) onto memory that is there already, read plus
   written. It is more than caches hold, and what a token reads may be in one, or what is written in memory that must
   be had from the system first: so a share can be over 1, and on a CPU far below it.
+- **JAX's `grad_weight` on a CPU** leaves rows that no token names to the system, which makes their zeros when
+  somebody reads them. What it moves is then less than what is counted, and its share says nothing; under `jit` it
+  writes all.
 - **x native** is the time as a multiple of the framework's own: `F.embedding` and its backward, `jnp.take` and its
   gradient under `jit`. They sum in another order and format than the exact gradient, and their bits are not the
   golden's.
@@ -48,6 +52,8 @@ measures it. Put a kernel of your own into the same tables, or make this page an
   waits for the host counts), `profile` for JAX on a GPU (when the device ran anything at all, so that it does not),
   and `host` on a CPU. The two first differ where a call is small: compare across frameworks by `host_seconds`, which
   every record has.
+- **Peak** is the most memory that a call holds beside its inputs, its result included; in JAX what XLA plans under
+  `jit`.
 - **Not measured**: TPUs and ROCm; the energy; more than one device; ids that are sorted or all alike.
 """
 
@@ -73,14 +79,14 @@ def table(figures: list[Figure]) -> list[str]:
     """Return a row for each contender, a column for each number of tokens that is shown."""
     shown = [tokens for tokens in TOKENS if any(figure.tokens == tokens for figure in figures)]
     memory = any(figure.peak_bytes for figure in figures)
-    heads = [f"{tokens} tokens" for tokens in shown]
-    heads += [f"x native at {MAIN}"] * (MAIN in shown) + [f"peak MB at {MAIN}"] * (MAIN in shown and memory)
+    heads = [f"T = {tokens}" for tokens in shown]
+    heads += [f"x native, T = {MAIN}"] * (MAIN in shown) + [f"peak MB, T = {MAIN}"] * (MAIN in shown and memory)
     lines = ["| | " + " | ".join(heads) + " | clock |", "|---|" + "---:|" * len(heads) + "---|"]
     for who in dict.fromkeys((figure.framework, figure.title) for figure in figures):
         own = {each.tokens: each for each in figures if (each.framework, each.title) == who}
         cells = [cell(own[tokens]) if tokens in own else "" for tokens in shown]
         if MAIN in shown:
-            cells.append(f"{own[MAIN].of_native:.2f}" if own[MAIN].of_native else "")
+            cells.append(ratio(own[MAIN].of_native))
             cells += [digits(own[MAIN].peak_bytes / 1e6) if own[MAIN].peak_bytes else ""] * memory
         clocks = ", ".join(dict.fromkeys(each.clock for each in own.values() if each.clock))
         lines.append(f"| {who[0]}: {who[1]} | {' | '.join(cells)} | {clocks} |")
@@ -88,7 +94,7 @@ def table(figures: list[Figure]) -> list[str]:
 
 
 def cell(figure: Figure) -> str:
-    return "error" if figure.problem else f"{digits(1e3 * figure.seconds)} ({figure.of_copy:.2f})"
+    return "error" if figure.problem else f"{digits(1e3 * figure.seconds)} ({ratio(figure.of_copy)})"
 
 
 def main() -> None:

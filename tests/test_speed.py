@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 from helpers import raises
@@ -435,6 +436,23 @@ def test_what_failed_alike_is_one_line():
 )  # fmt: skip
 def test_a_number_has_three_digits_and_no_exponent(value, text):
     assert speed_report.digits(value) == text
+
+
+def test_a_ratio_has_two_decimals_and_is_never_a_zero_that_it_is_not():
+    assert [speed_report.ratio(value) for value in (0, 0.0049, 0.005, 1, 63.481)] == [
+        "",
+        "<0.01",
+        "0.01",
+        "1.00",
+        "63.48",
+    ]
+
+
+def test_the_threads_of_a_cpu_are_told():
+    report = report_of(figure_of(**MEASURED))
+    report.machine.frameworks["torch"]["threads"] = "2"
+    assert "torch 2.0 on Card (threads: 2); 2 cores of Chip" in speed_report.statement(report)
+    assert "torch 2.0 on Card; 2 cores" in speed_report.statement(msgspec.structs.replace(report, device="cuda"))
 
 
 def test_the_driver_is_what_nvidias_tool_tells(monkeypatch):

@@ -48,7 +48,7 @@ def bench(
     ] = None,
     vocab: Annotated[int, typer.Option(min=1, help="V, rows of the table.")] = 151936,
     hidden: Annotated[int, typer.Option(min=1, help="H, elements of a row.")] = 4096,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each; the figure is their median.")] = 11,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each; the figure is their median.")] = 7,
     memory: Annotated[bool, typer.Option("--memory", help="Measure peak memory, too.")] = False,  # noqa: FBT002
     earlier: Annotated[
         list[Path] | None,

@@ -61,7 +61,7 @@ def bench(
     tokens: Sequence[int] = (8192,),
     vocab: int = 151936,
     hidden: int = 4096,
-    rounds: int = 11,
+    rounds: int = 7,
     memory: bool = False,
     progress: Progress | None = None,
 ) -> BenchReport:

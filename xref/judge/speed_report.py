@@ -28,6 +28,7 @@ __all__ = [
     "machine",
     "merged",
     "problems",
+    "ratio",
     "read_report",
     "show",
     "statement",
@@ -231,8 +232,8 @@ def _cells(figure: Figure) -> dict[str, str]:
         "ms": digits(1e3 * figure.seconds),
         "spread": f"{(high - low) / figure.seconds:.0%}",
         "GB/s": digits(figure.bandwidth / 1e9),
-        "of copy": f"{figure.of_copy:.2f}",
-        "x native": f"{figure.of_native:.2f}" if figure.of_native else "",
+        "of copy": ratio(figure.of_copy),
+        "x native": ratio(figure.of_native),
         "host ms": digits(1e3 * figure.host_seconds),
         "peak MB": digits(figure.peak_bytes / 1e6) if figure.peak_bytes else "",
         "clock": figure.clock,
@@ -242,6 +243,11 @@ def _cells(figure: Figure) -> dict[str, str]:
 def digits(value: float) -> str:
     """Return three significant digits, and never an exponent."""
     return f"{value:.{max(2 - math.floor(math.log10(value)), 0)}f}" if value > 0 else "0"
+
+
+def ratio(value: float) -> str:
+    """Return two decimals, or nothing for a ratio that there is not."""
+    return "" if not value else f"{value:.2f}" if value >= 0.005 else "<0.01"
 
 
 def problems(report: BenchReport) -> list[str]:
@@ -257,7 +263,11 @@ def problems(report: BenchReport) -> list[str]:
 def statement(report: BenchReport) -> str:
     """Return where it was measured, in a line."""
     known = report.machine
-    ran = [f"{name} {each['version']} on {each['device']}" for name, each in known.frameworks.items()]
+    ran = [
+        f"{name} {each['version']} on {each['device']}"
+        + (f" (threads: {each['threads']})" if report.device == "cpu" and "threads" in each else "")
+        for name, each in known.frameworks.items()
+    ]
     where = f"{known.cores} cores of {known.processor}"
     driver = f", driver {known.driver}" if known.driver else ""
     shape = f"[{report.vocab}, {report.hidden}] table, medians of {report.rounds} rounds"
