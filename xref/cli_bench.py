@@ -34,7 +34,7 @@ Direction = enum.StrEnum("Direction", {name: name for name in DIRECTIONS})  # ty
 def bench(
     context: typer.Context,
     targets: Annotated[
-        list[str] | None, typer.Argument(help="Kernels: pkg.mod:name or path/to/file.py:name.", metavar="[TARGET]...")
+        list[str] | None, typer.Argument(help="Kernels: pkg.mod:name or path/to/file.py:name.", metavar="TARGET")
     ] = None,
     device: Annotated[Device, typer.Option(help="Kind of device; an absent one is an error.")] = "cpu",  # type: ignore[assignment]
     framework: Annotated[
@@ -44,7 +44,11 @@ def bench(
     direction: Annotated[list[Direction] | None, typer.Option(help="Repeatable; both.")] = None,
     tokens: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="T, ids in a call (repeatable); 1, 64, 1024 and 8192, with --plot the powers of two."),
+        typer.Option(
+            min=1,
+            help="T, ids in a call (repeatable). Else 1, 64, 1024, 8192 and, but for a CPU, 131072; with --plot every"
+            " power of two up to the last.",
+        ),
     ] = None,
     vocab: Annotated[int, typer.Option(min=1, help="V, rows of the table.")] = 151936,
     hidden: Annotated[int, typer.Option(min=1, help="H, elements of a row.")] = 4096,
