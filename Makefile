@@ -27,7 +27,7 @@ help:
 	@echo 'make verify  [ARGS=...]  compare the two frameworks bit for bit: the main job (xref verify)'
 	@echo 'make test    [ARGS=...]  run the tests (pytest)'
 	@echo 'make lint                check style, types and layers'
-	@echo 'make bench   [ARGS=...]  run every file in benchmarks/'
+	@echo 'make bench   [ARGS=...]  measure the goldens beside the frameworks'\'' own operators (xref bench)'
 	@echo 'make clean               remove .venv, the real table and all caches'
 	@echo 'Each sets .venv up when it has to. Another Python: make clean, then make PYTHON=python3.13 verify'
 
@@ -51,7 +51,7 @@ lint: setup
 
 .PHONY: bench
 bench: setup
-	@set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
+	@$(BIN)/xref bench $(ARGS)
 
 .PHONY: clean
 clean:

@@ -1,4 +1,4 @@
-"""The command line: `xref verify`, `judge`, `compile`, `list`, `explain` and `doctor`.
+"""The command line: `xref verify`, `judge`, `bench`, `compile`, `list`, `explain` and `doctor`.
 
 Exit codes: 0 confirmed, 1 a clause failed, 2 wrong usage or environment, 3 nothing was compared, 130 interrupted.
 """
@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from xref import __version__, cli_compile, cli_judge, doctor, errors
+from xref import __version__, cli_bench, cli_compile, cli_judge, doctor, errors
 from xref.bits import FORMATS
 from xref.judge import report as reports
 from xref.judge.frameworks import FRAMEWORKS
@@ -87,6 +87,7 @@ def show_environment() -> None:
 
 
 app.command("judge")(cli_judge.judge)
+app.command("bench")(cli_bench.bench)
 app.command("compile")(cli_compile.compile_)
 app.command("list")(cli_judge.list_what)
 app.command("explain")(cli_judge.explain)

@@ -77,8 +77,8 @@ def _part(path: Path) -> Path:
     return path.with_name(f".{os.getpid()}.part")
 
 
-def write_file(text: str, path: Path, *, option: str = "--json", call: str = "verify") -> None:
-    """Write a report's text; an interrupted or failing write leaves what was there before.
+def write_file(content: str | bytes, path: Path, *, option: str = "--json", call: str = "verify") -> None:
+    """Write a report's text or picture; an interrupted or failing write leaves what was there before.
 
     Raises:
         UsageError: the file cannot be written, such as on a full disk.
@@ -86,7 +86,7 @@ def write_file(text: str, path: Path, *, option: str = "--json", call: str = "ve
     path = path.resolve()
     part = _part(path)
     try:
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
         part.replace(path)
     except OSError as error:
         got = f"{path}, which cannot be written ({error.strerror})"
