@@ -14,17 +14,22 @@ What there is to copy from it:
 
 On a TPU two rows of bfloat16, or four of float8, share a sublane of 32 bits, so that a DMA cannot fetch one alone. The
 tile of 8 sublanes around it is fetched, by the ids in scalar memory, and the row cut out by shifts. That moves 8 to 32
-times the bytes of the row: the price of one short kernel for every width. The ids of one call must fit in that memory.
+times the bytes of the row: the price of one short kernel for every width. A call takes 260,000 ids there at most, for
+that memory has 1 MiB.
 
 On a GPU this is Pallas' Triton back end, which JAX 0.11 deprecates; Mosaic GPU has no masks for rows of any length. On
-a CPU the GPU's kernel is interpreted. The TPU's would take milliseconds a token there, so tests do that, on few:
-`gather_tpu(ids, table, interpret=pltpu.InterpretParams())`. XLA gathers where Pallas cannot: Mosaic takes no float16,
-and Triton's offsets have 32 bits for tables up to 4 GiB, too few from 2**31 elements of float8 on.
+a CPU the GPU's kernels are interpreted. The TPU's would take 3 ms a token there, so that tests interpret those, on few:
+`gather_tpu(ids, integers, interpret=pltpu.InterpretParams())`, the table as integers: that interpreter quiets NaNs.
+
+XLA gathers where Pallas cannot: on a TPU Mosaic takes no float16, and on a GPU the back end's offsets have 32 bits for
+arrays up to 4 GiB, too few for more than 2**31 elements of float8. Not promised: on TPUs, tables whose H is no multiple
+of 128. XLA may keep those in another order, and then copies them for any kernel, its own gather among them.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -49,17 +54,17 @@ def _poison(row, vocab):
 
 def _pick_row(ids, table, out, tile, done, *, vocab):
     # `table` is the tile around the row, `out` the tile of as many tokens, which are worked off one after the other.
-    rows, place, width = table.shape[0], pl.program_id(2), 8 * table.dtype.itemsize
+    rows, place = table.shape[0], pl.program_id(2)
+    packed, width = rows // _SUBLANES, 8 * table.dtype.itemsize  # rows that share a sublane, bits of an element
+    mask = 2**width - 1 if packed > 1 else -1
     row = ids[pl.program_id(1) * rows + place]
-    inside = lax.rem(jnp.clip(row, 0, vocab - 1), rows)
-    (line, part), (to_line, to_part) = (
-        (lax.div(n, rows // _SUBLANES), lax.rem(n, rows // _SUBLANES)) for n in (inside, place)
-    )
-    tile[...] = pltpu.bitcast(table[...], jnp.int32)  # a word holds an element each of rows that share a sublane
-    words = tile[pl.ds(line, 1), :]
-    elements = lax.shift_right_logical(words, jnp.full_like(words, part * width)) | _poison(row, vocab)
-    elements = (elements & (2**width - 1)) << (to_part * width) if width < 32 else elements
-    done[pl.ds(to_line, 1), :] = jnp.where(to_part == 0, 0, done[pl.ds(to_line, 1), :]) | elements
+    line = lax.rem(jnp.clip(row, 0, vocab - 1), rows)  # not `%`: to lower that, Mosaic asks which TPU is here
+    tile[...] = pltpu.bitcast(table[...], jnp.int32)
+    words = tile[pl.ds(lax.div(line, packed), 1), :]
+    elements = lax.shift_right_logical(words, jnp.full_like(words, lax.rem(line, packed) * width))
+    elements = (elements | _poison(row, vocab)) & mask
+    sublane, part = pl.ds(lax.div(place, packed), 1), lax.rem(place, packed)
+    done[sublane, :] = jnp.where(part == 0, 0, done[sublane, :]) | (elements << (part * width))
 
     @pl.when(place == rows - 1)
     def _():
@@ -135,7 +140,7 @@ def _gather(ids: jax.Array, table: jax.Array) -> jax.Array:
     if 0 in (ids.size, *table.shape):
         return jnp.full(shape, jnp.nan, table.dtype)
     tpu = gather_tpu if table.dtype.name in _ON_TPU else _gather_xla
-    gpu = _gather_xla if table.dtype.itemsize == 1 and table.size >= 2**31 else gather_gpu
+    gpu = _gather_xla if table.dtype.itemsize == 1 and max(table.size, math.prod(shape)) > 2**31 else gather_gpu
     return lax.platform_dependent(ids.reshape(-1), table, cpu=_gather_cpu, tpu=tpu, default=gpu).reshape(shape)
 
 
