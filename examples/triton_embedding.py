@@ -28,7 +28,7 @@ def _count_bad(ids, bad, tokens, vocab, BLOCK: tl.constexpr):
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = places < tokens
     rows = tl.load(ids + places, mask=there, other=0)
-    tl.atomic_add(bad, tl.sum((there & ((rows < 0) | (rows >= vocab))).to(tl.int32)))
+    tl.store(bad + tl.program_id(0), tl.sum((there & ((rows < 0) | (rows >= vocab))).to(tl.int32)))
 
 
 @triton.jit
@@ -67,17 +67,18 @@ def gather(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     if not tokens:
         return out.view(weight.dtype)
     with torch.cuda.device(weight.device):
-        # The count is on its way before the gather begins: the host waits for it alone.
-        bad = torch.zeros(1, dtype=torch.int32, device=weight.device)
-        _count_bad[(triton.cdiv(tokens, _BLOCK),)](ids, bad, tokens, vocab, BLOCK=_BLOCK)
-        counted, there = bad.to("cpu", non_blocking=True), torch.cuda.Event()
+        # Counted into the host's own memory before the gather begins: the host waits for that alone, and no copy of it
+        # stands between this call's kernels.
+        bad = torch.empty(triton.cdiv(tokens, _BLOCK), dtype=torch.int32, pin_memory=True)
+        _count_bad[(bad.numel(),)](ids, bad, tokens, vocab, BLOCK=_BLOCK)
+        there = torch.cuda.Event()
         there.record()
         block = _block(hidden, weight.element_size())
         grid = (tokens, max(triton.cdiv(hidden, block), 1))
         _gather[grid](ids, table, out, vocab, hidden, *table.stride(), BLOCK=block)
         there.synchronize()
-    if int(counted):
-        raise IndexError(f"token_ids: got {int(counted)} of {tokens} ids out of range, expected 0 <= id < {vocab}")
+    if count := int(bad.sum()):
+        raise IndexError(f"token_ids: got {count} of {tokens} ids out of range, expected 0 <= id < {vocab}")
     return out.view(weight.dtype)
 
 

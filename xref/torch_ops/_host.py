@@ -5,11 +5,13 @@ They arrive in pinned memory, which torch keeps for later ones: into ordinary me
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 
 import torch
 
-__all__ = ["fetched"]
+__all__ = ["beside", "fetched"]
 
 
 def fetched(values: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -28,3 +30,23 @@ def fetched(values: torch.Tensor) -> Callable[[], torch.Tensor]:
         return copy
 
     return read
+
+
+@contextlib.contextmanager
+def beside(device: torch.device) -> Iterator[None]:
+    """Let a GPU do what is launched here beside what is launched afterwards, and not before it.
+
+    Whoever uses this has to wait for what is launched here before its tensors are given back. A CPU does all in turn.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    stream = _side_stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        yield
+
+
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

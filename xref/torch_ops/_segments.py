@@ -87,23 +87,25 @@ def by_row(ids: Sorted, vocab_size: int, padding_idx: int | None) -> Segments:
     Waits for the device to have sorted the ids, and for nothing launched after that. Planned on the host: a GPU would
     spend longer on launching such small operations than on running them.
     """
-    on_host, positions = ids.ids().numpy().astype(np.int64), ids.positions
+    on_host = ids.ids().numpy()
     starts = np.flatnonzero(np.concatenate(([True], on_host[1:] != on_host[:-1]))[: on_host.size])
-    counts = np.append(starts[1:], on_host.size)[: starts.size] - starts
+    counts = np.diff(starts, append=on_host.size)
     rows = on_host[starts]
-    in_range = (rows >= 0) & (rows < vocab_size)
-    keep = in_range if padding_idx is None else in_range & (rows != padding_idx)
-    order = np.concatenate((np.flatnonzero(keep & (counts == 1)), np.flatnonzero(keep & (counts > 1))))
-    starts, counts, rows = starts[order], counts[order], rows[order]
+    first, last = np.searchsorted(rows, (0, vocab_size))
+    out_of_range = bool(first > 0 or last < rows.size)
+    keep = np.arange(first, last) if padding_idx is None else first + np.flatnonzero(rows[first:last] != padding_idx)
+    alone = counts[keep] == 1
+    order = np.concatenate((keep[alone], keep[~alone]))
+    starts, counts = starts[order], counts[order]
     # A token keeps its distance from the start of its segment, and the segment's start moves.
-    new_starts = np.cumsum(counts) - counts
-    tokens = np.arange(counts.sum()) + np.repeat(starts - new_starts, counts)
-    planned = torch.from_numpy(np.concatenate((rows, tokens, np.repeat(np.arange(counts.size), counts))))
-    if positions.device.type != "cpu":
+    segment_of = np.repeat(np.arange(order.size), counts)
+    tokens = np.arange(segment_of.size) + (starts - np.cumsum(counts) + counts)[segment_of]
+    planned = torch.from_numpy(np.concatenate((rows[order], tokens, segment_of)))
+    if ids.positions.device.type != "cpu":
         planned = planned.pin_memory()  # a copy from other memory would wait until the device has done all before it
-    planned = planned.to(positions.device, non_blocking=True)
-    parts = planned.tensor_split((rows.size, rows.size + tokens.size))
-    return Segments(parts[0], counts, positions.index_select(0, parts[1]), parts[2], out_of_range=not in_range.all())
+    planned = planned.to(ids.positions.device, non_blocking=True)
+    parts = planned.tensor_split((order.size, order.size + tokens.size))
+    return Segments(parts[0], counts, ids.positions.index_select(0, parts[1]), parts[2], out_of_range)
 
 
 def flat_bits(cotangent: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ from xref import errors
 from xref.bits import FloatFormat
 from xref.torch_ops import _arguments
 from xref.torch_ops._gradient import GradAccumulator, grad_rows, grad_weight
-from xref.torch_ops._host import fetched
+from xref.torch_ops._host import beside, fetched
 from xref.torch_ops._widen import widen_into
 
 __all__ = ["GradAccumulator", "NativeEmbeddingOp", "forward", "forward_fp32", "grad_rows", "grad_weight"]
@@ -108,9 +108,10 @@ def _gather_checked(
     """
     ids = token_ids.to(torch.int64)
     nearest = ids.clamp(0, weight.shape[0] - 1)
-    moved = fetched((nearest != ids).any().reshape(1))
+    with beside(weight.device):
+        moved = fetched((nearest != ids).any())
     out = _gather(nearest, weight, narrow)
-    if any(moved()):
+    if moved():
         _arguments.check_range(token_ids, weight.shape[0], call)
         raise errors.UsageError(errors.message("token_ids", "ids that changed during the call", "the same ids", call))
     return out
