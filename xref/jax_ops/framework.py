@@ -103,21 +103,20 @@ def put(array: np.ndarray[Any, Any], dtype: str | None, device: str) -> Any:
 
 
 def numpy_of(array: Any) -> np.ndarray[Any, Any]:
-    """Return an array of integers as a NumPy array; on a CPU it is the same memory."""
-    return np.asarray(_on_host(array))
+    """Return an array of integers as a NumPy array; on a CPU it is the same memory.
 
-
-def _on_host(array: Any) -> Any:
-    """Return a large array on a GPU in pinned memory of the host, and any other as it is.
-
-    Into such memory, which JAX keeps for later ones, a GPU copies some thirty times faster than into other.
+    A large one on a GPU goes by pinned memory of the host, into which the device copies some thirty times faster. That
+    is given back at once: to pin memory takes longer than to copy it, and what is given back JAX keeps for the next.
     """
     if not isinstance(array, jax.Array) or array.nbytes < _LARGE:
-        return array
+        return np.asarray(array)
     device, *others = array.devices()
     if others or device.platform != "gpu":
-        return array
-    return jax.device_put(array, jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host"))
+        return np.asarray(array)
+    pinned = jax.device_put(array, jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host"))
+    copy = np.array(pinned)
+    pinned.delete()
+    return copy
 
 
 def bits_of(array: Any) -> np.ndarray[Any, Any]:

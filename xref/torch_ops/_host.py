@@ -34,9 +34,10 @@ def fetched(values: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 @contextlib.contextmanager
 def beside(device: torch.device) -> Iterator[None]:
-    """Let a GPU do what is launched here beside what is launched afterwards, and not before it.
+    """Let a GPU copy what is fetched here while it runs what is launched afterwards, and not before that.
 
-    Whoever uses this has to wait for what is launched here before its tensors are given back. A CPU does all in turn.
+    Copies have hardware of their own; kernels launched here would wait for the others to leave them room. Whoever uses
+    this has to wait for the copy before the tensor is given back. A CPU does all in turn.
     """
     if device.type != "cuda":
         yield

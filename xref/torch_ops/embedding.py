@@ -102,16 +102,17 @@ def _gather(ids: torch.Tensor, weight: torch.Tensor, narrow: FloatFormat | None)
 def _gather_checked(
     token_ids: torch.Tensor, weight: torch.Tensor, narrow: FloatFormat | None, call: str
 ) -> torch.Tensor:
-    """Gather on a GPU while the host waits to hear whether the ids are in range; out of it they read the nearest row.
+    """Gather on a GPU while the host looks at the ids; those out of range read the nearest row.
 
-    Waiting first would leave the device idle. Nothing is given away before the answer is there.
+    Looking first would leave the device idle. Nothing is given away before it is done.
     """
     ids = token_ids.to(torch.int64)
     nearest = ids.clamp(0, weight.shape[0] - 1)
     with beside(weight.device):
-        moved = fetched((nearest != ids).any())
+        on_host = fetched(ids)
     out = _gather(nearest, weight, narrow)
-    if moved():
+    seen = on_host()
+    if seen.numel() and not (seen.min() >= 0 and seen.max() < weight.shape[0]):
         _arguments.check_range(token_ids, weight.shape[0], call)
         raise errors.UsageError(errors.message("token_ids", "ids that changed during the call", "the same ids", call))
     return out
