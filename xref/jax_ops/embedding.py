@@ -12,8 +12,9 @@ It works eagerly and under `jax.jit`, `jax.vmap`, `jax.grad` and `jax.vjp`. Conc
 trace of the ids nothing can be raised: there an out-of-range id gives a row of quiet NaN, never a real row, and adds
 nothing to the gradient.
 
-Not promised: NaNs of bfloat16 and float8_e5m2 inside `lax.scan` and `lax.map` on a CPU, where XLA quiets them; tables
-of 2**31 rows or more; forward-mode differentiation and second derivatives; anything about ids that the caller's own
+Not promised: NaNs of bfloat16 and float8_e5m2 inside `lax.scan` and `lax.map` on a CPU, where XLA quiets them; clause
+EMB-12 on a TPU where H is no multiple of 128, for XLA copies such a table before it gathers; tables of 2**31 rows or
+more; forward-mode differentiation and second derivatives; anything about ids that the caller's own
 `jax.jit` or `jax.vmap` narrowed on the way in (with x64 off, JAX turns the int64 id 2**32 + 1 into 1 before this module
 sees it).
 """

@@ -30,7 +30,7 @@ def threads() -> int:
 
 
 def differ(first: Bits, second: Bits) -> bool:
-    """Return whether any element of two arrays of one shape and dtype has other bits; an array is not read for itself."""
+    """Return whether any element of two arrays of one shape and dtype has other bits."""
     return first is not second and any(_in_blocks(lambda a, b: bool((a != b).any()), first, second))
 
 

@@ -222,8 +222,8 @@ class _Bench:
             self._record("EMB-3", EXACT, got.size, None)
             problem = mismatch(got, self.expected, self.format)
             self._record(ACCURACY[self.verb], EXACT, got.size, problem)
-            # Not the output itself, as the operator may hand out the same buffer again. Equal bits are kept as the exact
-            # answer: a large one is then in memory once, and whoever is compared with it later need not be read twice.
+            # Not the output itself, as the operator may hand out the same buffer again. Equal bits are kept as the
+            # exact answer: a large one is then in memory once, and need not be read to be compared with itself.
             kept = got.copy() if problem else self.expected
             with self._judging("EMB-5", BEFORE):
                 shared = shared_memory(self.framework, out, {"token_ids": ids, "weight": table})

@@ -70,8 +70,8 @@ def grad_weight(
     vocab_size = errors.checked_size(vocab_size, "vocab_size", call, limit=_arguments.LARGEST_SIZE)
     source, target = _check(token_ids, cotangent, dtype, call)
     padding_idx = errors.checked_padding_idx(padding_idx, vocab_size, call)
-    return _GradWeight.apply(  # type: ignore[no-untyped-call]
-        token_ids, cotangent, vocab_size, source, target, padding_idx, call if validate else None
+    return _applied(
+        _GradWeight, token_ids, cotangent, vocab_size, source, target, padding_idx, call if validate else None
     )
 
 
@@ -106,9 +106,7 @@ def grad_rows(
     size = limit if vocab_size is None else errors.checked_size(vocab_size, "vocab_size", call, limit=limit)
     source, target = _check(token_ids, cotangent, dtype, call)
     padding_idx = errors.checked_padding_idx(padding_idx, size, call)
-    return _GradRows.apply(  # type: ignore[no-untyped-call]
-        token_ids, cotangent, size, source, target, padding_idx, call if validate else None
-    )
+    return _applied(_GradRows, token_ids, cotangent, size, source, target, padding_idx, call if validate else None)
 
 
 class _GradRows(torch.autograd.Function):
@@ -195,6 +193,17 @@ class _GradWeight(torch.autograd.Function):
         for entry, pair in zip(out, zip(ids, cotangents, strict=True), strict=True):
             entry.copy_(_GradWeight.apply(*pair, *args[2:]))  # type: ignore[no-untyped-call]
         return out, 0
+
+
+def _applied(
+    operator: type[_GradRows | _GradWeight], token_ids: torch.Tensor, cotangent: torch.Tensor, *rest: Any
+) -> Any:
+    """Apply an operator; where nothing has to be recorded, without autograd, which takes a tenth of a short call."""
+    plain = _arguments.has_storage(token_ids) and _arguments.has_storage(cotangent)
+    if cotangent.requires_grad or not plain or torch.compiler.is_compiling():
+        return operator.apply(token_ids, cotangent, *rest)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        return operator.forward(token_ids, cotangent, *rest)
 
 
 def _second_derivative(call: str) -> errors.UsageError:

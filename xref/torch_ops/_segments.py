@@ -88,23 +88,30 @@ def by_row(ids: Sorted, vocab_size: int, padding_idx: int | None) -> Segments:
     spend longer on launching such small operations than on running them.
     """
     on_host = ids.ids().numpy()
-    starts = np.flatnonzero(np.concatenate(([True], on_host[1:] != on_host[:-1]))[: on_host.size])
-    counts = np.diff(starts, append=on_host.size)
-    rows = on_host[starts]
-    first, last = np.searchsorted(rows, (0, vocab_size))
-    out_of_range = bool(first > 0 or last < rows.size)
-    keep = np.arange(first, last) if padding_idx is None else first + np.flatnonzero(rows[first:last] != padding_idx)
-    alone = counts[keep] == 1
-    order = np.concatenate((keep[alone], keep[~alone]))
-    starts, counts = starts[order], counts[order]
-    # A token keeps its distance from the start of its segment, and the segment's start moves.
-    segment_of = np.repeat(np.arange(order.size), counts)
-    tokens = np.arange(segment_of.size) + (starts - np.cumsum(counts) + counts)[segment_of]
-    planned = torch.from_numpy(np.concatenate((rows[order], tokens, segment_of)))
+    low, high = np.searchsorted(on_host, (0, vocab_size)).tolist()
+    found = on_host[low:high]
+    # A token is alone, or shares its row with the one before it or after it.
+    again = found[1:] == found[:-1]
+    shared = np.zeros(found.size, np.bool_)
+    shared[1:] = again
+    shared[:-1] |= again
+    alone = ~shared
+    if padding_idx is not None:
+        counted = found != padding_idx
+        alone, shared = alone & counted, shared & counted
+    one, several = np.flatnonzero(alone), np.flatnonzero(shared)
+    rows = found[several]
+    begins = np.concatenate(([True], rows[1:] != rows[:-1]))[: rows.size]
+    starts = np.flatnonzero(begins)
+    counts = np.concatenate((np.ones(one.size, np.int64), np.diff(starts, append=several.size)))
+    row_ids = found[one], rows[starts]
+    segment_of = np.arange(one.size), np.cumsum(begins, dtype=np.int64) + (one.size - 1)
+    planned = torch.from_numpy(np.concatenate((*row_ids, low + one, low + several, *segment_of), dtype=np.int64))
     if ids.positions.device.type != "cpu":
         planned = planned.pin_memory()  # a copy from other memory would wait until the device has done all before it
     planned = planned.to(ids.positions.device, non_blocking=True)
-    parts = planned.tensor_split((order.size, order.size + tokens.size))
+    parts = planned.tensor_split((counts.size, counts.size + one.size + several.size))
+    out_of_range = low > 0 or high < on_host.size
     return Segments(parts[0], counts, ids.positions.index_select(0, parts[1]), parts[2], out_of_range)
 
 

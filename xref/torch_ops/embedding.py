@@ -111,8 +111,8 @@ def _gather_checked(
     with beside(weight.device):
         on_host = fetched(ids)
     out = _gather(nearest, weight, narrow)
-    seen = on_host()
-    if seen.numel() and not (seen.min() >= 0 and seen.max() < weight.shape[0]):
+    seen = on_host().numpy()  # torch would wake all its threads for so little
+    if seen.size and not (seen.min() >= 0 and seen.max() < weight.shape[0]):
         _arguments.check_range(token_ids, weight.shape[0], call)
         raise errors.UsageError(errors.message("token_ids", "ids that changed during the call", "the same ids", call))
     return out
