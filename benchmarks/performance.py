@@ -82,14 +82,15 @@ def table(figures: list[Figure]) -> list[str]:
     heads = [f"T = {tokens}" for tokens in shown]
     heads += [f"x native, T = {MAIN}"] * (MAIN in shown) + [f"peak MB, T = {MAIN}"] * (MAIN in shown and memory)
     lines = ["| | " + " | ".join(heads) + " | clock |", "|---|" + "---:|" * len(heads) + "---|"]
-    for who in dict.fromkeys((figure.framework, figure.title) for figure in figures):
-        own = {each.tokens: each for each in figures if (each.framework, each.title) == who}
+    for who in dict.fromkeys(figure.who for figure in figures):
+        own = {each.tokens: each for each in figures if each.who == who}
+        title = next(iter(own.values())).title
         cells = [cell(own[tokens]) if tokens in own else "" for tokens in shown]
         if MAIN in shown:
             cells.append(ratio(own[MAIN].of_native))
             cells += [digits(own[MAIN].peak_bytes / 1e6) if own[MAIN].peak_bytes else ""] * memory
         clocks = ", ".join(dict.fromkeys(each.clock for each in own.values() if each.clock))
-        lines.append(f"| {who[0]}: {who[1]} | {' | '.join(cells)} | {clocks} |")
+        lines.append(f"| {who[0]}: {title} | {' | '.join(cells)} | {clocks} |")
     return lines
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from xref import errors
 from xref.judge import frameworks
-from xref.judge.bench import Subject
+from xref.judge.subject import Subject
 
 KINDS = ("cpu", "cuda", "tpu")
 MARKERS = {

@@ -22,8 +22,8 @@ from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
 from xref.judge import frameworks
-from xref.judge.bench import Subject
 from xref.judge.gradient import examine_gradient, expect_gradients
+from xref.judge.subject import Subject
 from xref.judge.verdict import Ledger
 
 # A machine without one of the frameworks collects these tests too, and deselects them.

@@ -20,8 +20,8 @@ from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import allocate, words
 from xref.judge import frameworks
-from xref.judge.bench import FIXTURES, Subject
 from xref.judge.run import Workload, examine, examine_bad_ids, expect
+from xref.judge.subject import FIXTURES, Subject
 from xref.judge.verdict import Ledger, Outcome
 
 __all__ = ["TITLES", "WORKS", "H", "Liar", "Lying", "V", "build", "judged", "reds", "registry", "verdicts_of"]

@@ -126,7 +126,7 @@ def test_interrupted_is_exit_130(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(speed, "chosen", interrupted)
-    assert stopped(130, "bench") == "interrupted: nothing was measured"
+    assert stopped(130, "bench") == "interrupted: nothing was kept"
 
 
 # An earlier record
@@ -175,8 +175,18 @@ def test_records_that_are_not_of_one_run_are_refused(record, idle):
     other.machine.python = "4"
     Path("j.json").write_text(other.to_json())
     assert stopped(2, "bench", "--from", record, "--from", "j.json") == (
-        "--from: got machine Chip, driver none, Python 4, NumPy 2,"
-        " expected machine Chip, driver none, Python 3, NumPy 2 [bench]"
+        "--from: got machine 2 cores of Chip, OS, driver none, xref 1, Python 4, NumPy 2,"
+        " expected machine 2 cores of Chip, OS, driver none, xref 1, Python 3, NumPy 2 [bench]"
+    )
+
+
+def test_records_of_two_versions_of_a_framework_are_refused(record, idle):
+    other = report_of(figure_of(framework="torch", contender="another"))
+    other.machine.frameworks["torch"]["version"] = "9.9"
+    Path("other.json").write_text(other.to_json())
+    version = read_report(record, "bench").machine.frameworks["torch"]["version"]
+    assert stopped(2, "bench", "--from", record, "--from", "other.json") == (
+        f"--from: got torch with version 9.9, expected torch with version {version} [bench]"
     )
 
 

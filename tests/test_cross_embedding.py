@@ -11,8 +11,8 @@ import pytest
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import make_table
-from xref.judge.bench import FIXTURES
 from xref.judge.run import compare_subjects, examine, expect, from_case, output_digests
+from xref.judge.subject import FIXTURES
 from xref.judge.verdict import Ledger, Outcome, mismatch
 
 pytestmark = [pytest.mark.torch, pytest.mark.jax]

@@ -8,8 +8,8 @@ from conftest import asked_devices
 from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
 from xref.judge import frameworks
-from xref.judge.bench import FIXTURES, Subject
 from xref.judge.gradient import compare_gradients, examine_gradient, gradient_inputs
+from xref.judge.subject import FIXTURES, Subject
 from xref.judge.verdict import Ledger, Outcome
 from xref.spec import Tier
 

@@ -13,8 +13,8 @@ from liars import TITLES, reds
 
 from xref.contracts import embedding_gradient as gradients
 from xref.judge import frameworks, gradient
-from xref.judge.bench import FIXTURES, Subject
 from xref.judge.gradient import _Gradient, compare_gradients, examine_gradient, gradient_inputs
+from xref.judge.subject import FIXTURES, Subject
 from xref.judge.verdict import Ledger, Outcome
 
 needs_torch = pytest.mark.torch

@@ -15,8 +15,8 @@ from torch_liars import LIARS as TORCH_LIARS
 
 from xref.contracts import embedding as contract
 from xref.judge import frameworks, run
-from xref.judge.bench import Subject
 from xref.judge.run import compare_subjects, examine
+from xref.judge.subject import Subject
 from xref.judge.verdict import Ledger, Outcome
 
 needs_torch = pytest.mark.torch
@@ -181,13 +181,13 @@ def _comparison_unused(monkeypatch):
 
 
 def _compared_with_itself(monkeypatch):
-    original = run._Bench.accuracy
+    original = run._Verb.accuracy
 
     def accuracy(self, ids, table):
         self.expected = np.array(self.framework.bits_of(self.run(ids, table)))
         return original(self, ids, table)
 
-    monkeypatch.setattr(run._Bench, "accuracy", accuracy)
+    monkeypatch.setattr(run._Verb, "accuracy", accuracy)
 
 
 def _nothing_recorded(monkeypatch):

@@ -18,7 +18,7 @@ from xref.contracts.inputs import make_ids, make_table
 from xref.judge.verdict import Outcome
 from xref.targets import load_target
 
-EXAMPLES = Path(package.__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 PALLAS = EXAMPLES / "pallas_embedding.py"
 TORCH = {"triton": "triton_embedding.py:TritonEmbedding", "cuda": "cuda_embedding.py:CudaEmbedding"}
 NOT_RUN = {"EMB-2", "EMB-7/settings", "EMB-7/mode", "EMB-10/settings", "EMB-12/strided"}

@@ -267,6 +267,13 @@ class Broken(DeviceClock):
         raise ValueError("saw nothing")
 
 
+class Blind(DeviceClock):
+    """It sees nothing of one of them."""
+
+    def seconds(self):
+        return {key: laps for key, laps in super().seconds().items() if not key.endswith("validate=False")}
+
+
 class Stopped(DeviceClock):
     def seconds(self):
         return {key: [0.0] * len(laps) for key, laps in super().seconds().items()}
@@ -278,11 +285,12 @@ class Stopped(DeviceClock):
     [
         (DeviceClock, "events", []),
         (Broken, "host", ["torch on cpu: no events (ValueError: saw nothing)"]),
+        (Blind, "host", ["torch on cpu: no events (it saw nothing of forward, validate=False)"]),
         (Stopped, "host", ["torch on cpu: no events (it saw nothing of copy, F.embedding, " + GOLDENS + ")"]),
     ],
-    ids=["fine", "broken", "stopped"],
+    ids=["fine", "broken", "blind", "stopped"],
 )  # fmt: skip
-def test_the_devices_own_clock_decides_if_it_saw_anything(clock, name, notes, monkeypatch):
+def test_the_devices_own_clock_decides_if_it_saw_everybody(clock, name, notes, monkeypatch):
     from xref.torch_ops import timing
 
     monkeypatch.setattr(speed, "HostClock", FakeClock)
@@ -430,8 +438,8 @@ def test_what_failed_alike_is_one_line():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (0.000123456, "0.000123"), (0.1, "0.100"), (1, "1.00"), (99.96, "100.0"),
-     (123.4, "123"), (41180, "41180")],
+    [(0, "0"), (0.000123456, "0.000123"), (0.1, "0.100"), (1, "1.00"), (9.996, "10.0"),
+     (99.96, "100"), (123.4, "123"), (41180, "41200")],
     ids=str,
 )  # fmt: skip
 def test_a_number_has_three_digits_and_no_exponent(value, text):
@@ -510,3 +518,12 @@ def test_the_page_is_what_is_made_of_the_records():
     assert performance.page(dict(sorted(records.items()))) == performance.PAGE.read_text(encoding="utf-8")
     for name in records:
         assert performance.PAGE.with_name(f"performance-{name}.svg").is_file()
+
+
+@pytest.mark.torch
+def test_what_is_named_twice_is_measured_once():
+    report = bench(
+        framework=("torch", "torch"), dtype=("float32", "float32"), direction=("forward", "forward"), tokens=(4, 4),
+        vocab=5, hidden=4, rounds=2,
+    )  # fmt: skip
+    assert len(report.figures) == len({figure.who for figure in report.figures})

@@ -9,8 +9,8 @@ import weakref
 import pytest
 
 from xref.judge import steps
-from xref.judge.bench import Subject
 from xref.judge.steps import Step, run_steps
+from xref.judge.subject import Subject
 
 
 @dataclasses.dataclass

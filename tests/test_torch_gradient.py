@@ -30,7 +30,7 @@ from helpers import LAYOUTS, assert_same_bits, derandomised, ignore_dynamo_warni
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xref import exact
+from xref import bits, exact
 from xref.bits import FORMATS
 from xref.errors import UsageError
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.torch
 if importlib.util.find_spec("torch"):  # every file can be collected without a framework
     import torch
 
-    from xref.torch_ops import _rounding, _segments, embedding
+    from xref.torch_ops import _bins, _gradient, _rounding, _segments, embedding
     from xref.torch_ops._gradient import GradAccumulator, grad_rows, grad_weight
     from xref.torch_ops.framework import bits_of, peak_extra_bytes, put
 
@@ -354,6 +354,49 @@ def test_sums_are_cast_only_where_none_is_subnormal_in_float32(exponent, target,
     assert bool(taken) == cast
 
 
+@pytest.mark.parametrize("source", [name for name in FORMATS if name not in WIDE])
+def test_a_copy_of_elements_without_nan_is_what_it_is_with_them(source):
+    fmt = FORMATS[source]
+    codes = np.arange(1 << fmt.width).astype(fmt.uint)
+    codes = codes[~bits.is_nan(codes, fmt)]
+    elements = [torch.from_numpy(codes.view(f"i{fmt.width // 8}" if fmt.width > 8 else "u1").copy()) for _ in range(2)]
+    got = _rounding.copied(elements[0], fmt, has_nan=False)
+    assert_same_bits(got.numpy().view(fmt.uint), np.where(codes == fmt.sign, fmt.uint.type(0), codes))
+    assert torch.equal(got, _rounding.copied(elements[1], fmt))
+
+
+@pytest.mark.parametrize("source", ["float32", "bfloat16"])
+@pytest.mark.parametrize("what", ["gaussian", "wider", "specials"])
+def test_sums_within_the_extent_of_all_elements_are_the_same(source, what, monkeypatch):
+    """As on a GPU: the extent is measured once, of all elements, and not of each block."""
+    rng, fmt = np.random.default_rng(41), FORMATS[source]
+    ids, elements = rng.integers(0, 9, 60), finite_bits(rng, (60, 5), source, binades=12)
+    ids[0], lone = 9, elements[0]
+    if what == "wider":  # a row of one token, wider than all that is summed
+        lone[:] = [1, fmt.largest_finite, fmt.sign | 1, fmt.mantissa, fmt.sign]
+    elif what == "specials":
+        elements[::7, 1], elements[::5, 2], lone[3] = fmt.exponent, fmt.nan | fmt.sign, fmt.nan | fmt.sign
+    given = torch.from_numpy(ids), cotangents(elements, source)
+    flat = _segments.flat_bits(given[1])
+    extent, write, seen = _bins.measured(flat, fmt)(), _gradient._write, []
+    monkeypatch.setattr(
+        _gradient, "_write", lambda *args, within=None: (seen.append(within), write(*args, within=extent))
+    )
+    got = grad_weight(*given, 10)
+    assert seen == [None]
+    assert_same_bits(bits_of(got), dense(*oracle(ids, elements, source, source), 10))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own use of it
+def test_a_derivative_in_forward_mode_is_refused():
+    ids, cotangent = torch.tensor([0, 1]), torch.randn(2, 3)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(cotangent, torch.ones_like(cotangent))
+        for call in (lambda: grad_weight(ids, dual, 2), lambda: grad_rows(ids, dual)):
+            with pytest.raises(NotImplementedError):
+                call()
+
+
 def test_rounded_once_where_a_cast_rounds_twice():
     value = torch.tensor([[1 + 2.0**-8 + 2.0**-40]], dtype=torch.float64)
     assert value.to(torch.bfloat16).item() == 1.0
@@ -635,8 +678,8 @@ def test_forward_and_backward_keep_table_ids_and_cotangent(verb):
     cotangent = cotangents(finite_bits(rng, (4, 3), name), name)
     before = [bits_of(tensor).copy() for tensor in (weight, cotangent)]
     getattr(embedding, verb)(token_ids, weight).backward(cotangent)
-    for tensor, bits in zip((weight, cotangent), before, strict=True):
-        assert_same_bits(bits_of(tensor), bits)
+    for tensor, kept in zip((weight, cotangent), before, strict=True):
+        assert_same_bits(bits_of(tensor), kept)
     assert token_ids.tolist() == [4, 0, 4, 2]
 
 

@@ -89,7 +89,7 @@ def bench(
     except errors.XrefError as error:
         raise stopped(error, 2) from error
     except KeyboardInterrupt as error:
-        raise stopped("interrupted: nothing was measured", 130) from error
+        raise stopped("interrupted: nothing was kept", 130) from error
     raise typer.Exit(0 if found.ok else 1)
 
 

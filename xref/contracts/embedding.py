@@ -188,9 +188,12 @@ def verbs_of(dtype: str) -> tuple[str, ...]:
 
 
 def exact_answers(ids: Ids, table: Bits, dtype: str) -> dict[str, Bits]:
-    """Return the exact bits that each verb must give, by verb; float64 has no `forward_fp32`."""
+    """Return the exact bits that each verb must give, read-only, by verb; float64 has no `forward_fp32`."""
     rows = exact.gather(ids, table)
-    return {verb: rows if verb == "forward" else exact.widen(rows, FORMATS[dtype]) for verb in verbs_of(dtype)}
+    answers = {verb: rows if verb == "forward" else exact.widen(rows, FORMATS[dtype]) for verb in verbs_of(dtype)}
+    for answer in answers.values():
+        answer.flags.writeable = False
+    return answers
 
 
 class BadIds(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ def allocate(shape: tuple[int, ...], dtype: np.dtype[Any], *, sparse: bool = Fal
 
     JAX takes a NumPy array over without copying it if it is aligned to 64 bytes, which `np.zeros` does not promise.
     `sparse` says that most of it will not be touched. Otherwise the pages may be large ones, where the system has them:
-    the first touch of a table then takes a quarter of the time, and threads do not wait for each other's.
+    there are fewer of them to make at the first touch, for which threads wait for each other.
     """
     count = int(np.prod(shape, dtype=np.int64))
     # Private pages: shared ones cost twice the time on first touch.

@@ -103,10 +103,10 @@ def put(array: np.ndarray[Any, Any], dtype: str | None, device: str) -> Any:
 
 
 def numpy_of(array: Any) -> np.ndarray[Any, Any]:
-    """Return an array of integers as a NumPy array; on a CPU it is the same memory.
+    """Return an array as a NumPy array; on a CPU it is the same memory.
 
-    A large one on a GPU goes by pinned memory of the host, into which the device copies some thirty times faster. That
-    is given back at once: to pin memory takes longer than to copy it, and what is given back JAX keeps for the next.
+    A large one on a GPU goes by pinned memory of the host, into which the device copies far faster (256 MiB on an H200:
+    6 ms, and 190 into other memory). That is given back at once, and JAX keeps it for the next: to pin it took 130 ms.
     """
     if not isinstance(array, jax.Array) or array.nbytes < _LARGE:
         return np.asarray(array)

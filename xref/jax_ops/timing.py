@@ -1,11 +1,12 @@
 """What `xref bench` needs of JAX: its own operators to compare with, the golden's, and the time that calls take.
 
-`xref.torch_ops.timing` has the same names; together they are the interface `xref.judge.speed.Timing`.
+`xref.torch_ops.timing` has the same names; together they are the interface `xref.judge.contenders.Timing`.
 """
 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import functools
 import tempfile
 from collections.abc import Callable, Iterator
@@ -125,12 +126,15 @@ class Profile:
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._folder = tempfile.TemporaryDirectory()
+        self._folder = contextlib.ExitStack()
         self._keys: list[tuple[str, int]] = []
         self._seconds: dict[str, list[float]] = {}
 
     def __enter__(self) -> Profile:
-        jax.profiler.start_trace(self._folder.name, profiler_options=_options())
+        with contextlib.ExitStack() as stack:  # gives the folder back if the profiler does not start
+            self._traced = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            jax.profiler.start_trace(str(self._traced), profiler_options=_options())
+            self._folder = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -139,7 +143,7 @@ class Profile:
             if error is None:
                 self._read()
         finally:
-            self._folder.cleanup()
+            self._folder.close()
 
     def lap(self, key: str, call: Call, repeats: int) -> None:
         """Make the calls within marks."""
@@ -152,9 +156,11 @@ class Profile:
         return self._seconds
 
     def _read(self) -> None:
-        [file] = Path(self._folder.name).rglob("*.xplane.pb")
+        [file] = self._traced.rglob("*.xplane.pb")
         planes = list(jax.profiler.ProfileData.from_file(str(file)).planes)
         laps = dict(_laps(planes))
+        if len(laps) < len(self._keys):
+            raise ValueError(f"the profile shows {len(laps)} of {len(self._keys)} laps")
         busy = busy_seconds([laps[lap] for lap in range(len(self._keys))], list(_operations(planes)))
         for (key, repeats), seconds in zip(self._keys, busy, strict=True):
             self._seconds.setdefault(key, []).append(seconds / repeats)
@@ -191,7 +197,7 @@ def busy_seconds(laps: list[Span], operations: list[Span]) -> list[float]:
     An operation belongs to the lap in which its middle lies, as the two clocks are microseconds apart.
 
     Raises:
-        ValueError: nothing ran; or more than a hundredth of it lies in no lap, so that the clocks do not fit together.
+        ValueError: nothing ran; or a hundredth of it or more lies in no lap, so that the clocks do not fit together.
     """
     begins = [begin for begin, _ in laps]
     busy, reached, lost = [0.0] * len(laps), float("-inf"), 0.0

@@ -14,8 +14,8 @@ from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import make_table
 from xref.judge import frameworks
-from xref.judge.bench import described
 from xref.judge.frameworks import Framework
+from xref.judge.subject import described
 
 __all__ = ["Candidate", "candidate_of"]
 

@@ -21,10 +21,10 @@ from xref import __version__, errors
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.judge import frameworks
-from xref.judge.bench import described
 from xref.judge.candidate import Candidate, candidate_of
 from xref.judge.copies import Way, way_of
 from xref.judge.hlo import read
+from xref.judge.subject import described
 
 __all__ = ["GRADIENT", "CompileReport", "Compiled", "compile_kernel", "compiler"]
 

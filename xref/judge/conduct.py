@@ -14,12 +14,12 @@ from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, make_table
 from xref.judge.bad_ids import BadIds, bad_ids, hints_of
-from xref.judge.bench import described, main_dtypes
 from xref.judge.bound import exact_of, misses
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
 from xref.judge.frameworks import Framework
 from xref.judge.isolate import CrashedError, limited, run_in_child
+from xref.judge.subject import described, main_dtypes
 from xref.judge.traced import examine_traced
 from xref.spec import Tier
 

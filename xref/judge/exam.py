@@ -11,11 +11,11 @@ import numpy as np
 
 from xref.bits import FORMATS, Bits, from_bits
 from xref.contracts import embedding as contract
-from xref.judge.bench import ACCURACY, main_dtypes
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
 from xref.judge.exam_conditions import ForwardConditions
 from xref.judge.probes import Observation, Probe, Prober, ids_of, table_of
+from xref.judge.subject import ACCURACY, main_dtypes
 from xref.judge.sweeps import probes
 from xref.judge.verdict import mismatch
 from xref.spec import Tier

@@ -12,11 +12,11 @@ from xref import errors
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, words
-from xref.judge.bench import described
 from xref.judge.checks import Finding
 from xref.judge.conditions import CONDITIONS, FILLER, TABLE_LAYOUTS, Batch, Group, Keys, restore
 from xref.judge.isolate import CrashedError, limited
 from xref.judge.probes import Observation, Probe
+from xref.judge.subject import described
 from xref.judge.verdict import mismatch
 from xref.spec import Tier
 

@@ -13,7 +13,6 @@ from xref.bits import FORMATS, Bits, from_bits
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
 from xref.contracts.inputs import Ids
-from xref.judge.bench import MisformedError, described, main_dtypes, shared_memory, widest
 from xref.judge.bound import exact_of, first_miss, misses
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
@@ -21,6 +20,7 @@ from xref.judge.gradient_conditions import GradientConditions
 from xref.judge.gradient_routes import Route, routes_of
 from xref.judge.gradient_surroundings import GradientSurroundings
 from xref.judge.probes import ID_LAYOUTS, among
+from xref.judge.subject import MisformedError, described, main_dtypes, shared_memory, widest
 from xref.judge.sweeps_gradient import COTANGENT_LAYOUTS, SLICE, SPECIALS, gradient_probes
 from xref.judge.verdict import mismatch
 from xref.spec import Tier

@@ -6,7 +6,6 @@ import time
 
 import msgspec
 
-from xref.judge.bench import described
 from xref.judge.checks import Finding, Findings
 from xref.judge.diagnose import explain, ranked
 from xref.judge.diagnose_content import Found
@@ -15,6 +14,7 @@ from xref.judge.exam_gradient import GradientExam
 from xref.judge.judged import Judged
 from xref.judge.probes import Observation, Probe, Prober
 from xref.judge.shrink import bad, smallest
+from xref.judge.subject import described
 
 __all__ = ["Explainer"]
 

@@ -13,7 +13,7 @@ from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
 from xref.contracts.inputs import Ids, words
-from xref.judge.bench import BEFORE, EXACT, FIXED_OVERHEAD, PLAIN, Subject, formed, judging, record_inputs, widest
+from xref.judge.subject import BEFORE, EXACT, FIXED_OVERHEAD, PLAIN, Subject, formed, judging, record_inputs, widest
 from xref.judge.verdict import Ledger, mismatch
 
 __all__ = ["compare_gradients", "examine_gradient", "expect_gradients", "gradient_inputs"]

@@ -13,11 +13,11 @@ from xref.bits import FORMATS, Bits
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
 from xref.contracts.inputs import Ids, words
-from xref.judge.bench import described
 from xref.judge.checks import Finding, Findings
 from xref.judge.conditions import spread, transposed
 from xref.judge.gradient_routes import Route
 from xref.judge.probes import ID_LAYOUTS
+from xref.judge.subject import described
 from xref.judge.verdict import mismatch
 
 __all__ = ["GradientConditions"]

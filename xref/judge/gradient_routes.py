@@ -13,8 +13,8 @@ from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
 from xref.contracts.inputs import Ids, make_table
-from xref.judge.bench import formed, main_dtypes, widest
 from xref.judge.candidate import Candidate
+from xref.judge.subject import formed, main_dtypes, widest
 
 __all__ = ["Route", "Run", "routes_of"]
 

@@ -13,7 +13,6 @@ from xref import __version__, errors
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.judge import conduct, memory
-from xref.judge.bench import ACCURACY
 from xref.judge.candidate import Candidate, candidate_of
 from xref.judge.checks import CHECKS, Check, Findings, check_ids
 from xref.judge.exam import Exam
@@ -22,6 +21,7 @@ from xref.judge.explained import Explainer
 from xref.judge.isolate import CrashedError, limited, prolong
 from xref.judge.judged import Judged, JudgeReport
 from xref.judge.probes import Probe
+from xref.judge.subject import ACCURACY
 from xref.judge.verdict import Outcome
 from xref.spec import Tier
 

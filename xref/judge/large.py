@@ -1,6 +1,7 @@
 """Large arrays on the host, a block at a time in several threads: NumPy and zlib leave the interpreter to the others.
 
-One thread alone does not fill the memory's bandwidth, and a temporary as large as the arrays would have to go through
+Threads are made for each call: a pool that is kept would be dead in a forked child, where the judge compares too. One
+thread alone does not fill the memory's bandwidth, and a temporary as large as the arrays would have to go through
 it as well. Small arrays take one block, in the calling thread.
 """
 
@@ -19,7 +20,7 @@ from xref.bits import Bits
 __all__ = ["checksums", "differ", "threads"]
 
 _BLOCK = 1 << 20  # elements
-_MOST_THREADS = 8  # more of them wait for the memory, as measured with 16 cores
+_MOST_THREADS = 8  # more of them would wait for the memory
 
 Result = TypeVar("Result")
 

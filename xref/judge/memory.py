@@ -10,10 +10,10 @@ import numpy as np
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import make_table
-from xref.judge.bench import FIXED_OVERHEAD, described, main_dtypes
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
 from xref.judge.conditions import transposed
+from xref.judge.subject import FIXED_OVERHEAD, described, main_dtypes
 from xref.spec import Tier
 
 __all__ = ["examine_memory"]

@@ -13,9 +13,9 @@ from xref import exact
 from xref.bits import FORMATS, Bits, as_bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, make_ids, make_table
-from xref.judge.bench import MisformedError, described, formed, shared_memory
 from xref.judge.candidate import Candidate
 from xref.judge.conditions import TABLE_LAYOUTS, offset, read_only, transposed
+from xref.judge.subject import MisformedError, described, formed, shared_memory
 from xref.judge.verdict import Mismatch, mismatch
 
 __all__ = [

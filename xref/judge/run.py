@@ -20,7 +20,9 @@ import numpy as np
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts.inputs import Ids, make_table
-from xref.judge.bench import (
+from xref.judge.conditions import CONDITIONS, TABLE_LAYOUTS, Batch, Group, Keys, restore
+from xref.judge.large import checksums, differ
+from xref.judge.subject import (
     ACCURACY,
     BEFORE,
     EXACT,
@@ -34,8 +36,6 @@ from xref.judge.bench import (
     record_inputs,
     shared_memory,
 )
-from xref.judge.conditions import CONDITIONS, TABLE_LAYOUTS, Batch, Group, Keys, restore
-from xref.judge.large import checksums, differ
 from xref.judge.verdict import Ledger, mismatch
 from xref.spec import Case
 
@@ -63,6 +63,7 @@ class Workload:
     ids: Ids
     table: Bits
     answers: dict[str, Bits]
+    """Read-only: what equals them is replaced by them."""
     digests: dict[str, str]
     """Of the answers, by verb."""
     checksum: tuple[int, ...]
@@ -97,7 +98,7 @@ def _checksum(table: Any, ids: Ids, read: Callable[[Any], Bits], *, sparse: bool
     if sparse:
         pieces = (table[row : row + 1] for row in np.unique(ids).tolist())
     elif vocab * hidden <= _PIECE:
-        pieces = (table for _ in range(1))
+        pieces = iter([table])
     else:
         rows = max(_PIECE // hidden, 1)
         pieces = (table[row : row + rows] for row in range(0, vocab, rows))
@@ -158,12 +159,12 @@ def examine(subject: Subject, work: Workload, ledger: Ledger) -> dict[str, Bits]
         shared = work.sparse or work.table.nbytes > contract.LARGE
         table = framework.put(work.table if shared else work.table.copy(), work.dtype, subject.device)
         run = operator.methodcaller("examine", ids, table)
-        benches = [_Bench(subject, work, verb, ledger) for verb in work.answers]
+        verbs = [_Verb(subject, work, verb, ledger) for verb in work.answers]
         if framework.CONCURRENT:
             with ThreadPoolExecutor() as pool:
-                found = list(pool.map(run, benches))
+                found = list(pool.map(run, verbs))
         else:
-            found = [run(bench) for bench in benches]
+            found = [run(verb) for verb in verbs]
         outputs = {verb: got for verb, got in zip(work.answers, found, strict=True) if got is not None}
         with judging(ledger, subject, "EMB-5", BEFORE, work.id):
             _purity(subject, work, ids, table, ledger)
@@ -179,7 +180,7 @@ def _purity(subject: Subject, work: Workload, ids: Any, table: Any, ledger: Ledg
     ledger.record("EMB-5", subject.where, BEFORE, elements=elements, problem=problem, call=work.id)
 
 
-class _Bench:
+class _Verb:
     """One verb of one subject on one workload."""
 
     def __init__(self, subject: Subject, work: Workload, verb: str, ledger: Ledger) -> None:
@@ -329,7 +330,10 @@ def _examine_poison(subject: Subject, verb: str, dtype: str, ledger: Ledger) -> 
 def compare_subjects(
     first: tuple[Subject, dict[str, Bits]], second: tuple[Subject, dict[str, Bits]], work: Workload, ledger: Ledger
 ) -> None:
-    """Compare the outputs of two goldens with each other, verb by verb, where both have one."""
+    """Compare the outputs of two goldens with each other, verb by verb, where both have one.
+
+    Of two that both gave the exact bits, both are the exact answer: that they agree follows, and is not computed again.
+    """
     (one, expected), (other, got) = first, second
     for verb in sorted(expected.keys() & got.keys()):
         problem = mismatch(got[verb], expected[verb], FORMATS[contract.result_dtype(verb, work.dtype)])

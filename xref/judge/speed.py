@@ -22,7 +22,6 @@ from typing import Any, cast
 from xref import __version__, errors
 from xref.bits import Bits
 from xref.judge import frameworks
-from xref.judge.bench import described
 from xref.judge.candidate import Candidate
 from xref.judge.contenders import (
     BACKWARD,
@@ -37,13 +36,14 @@ from xref.judge.contenders import (
 )
 from xref.judge.frameworks import Framework
 from xref.judge.speed_report import COPY, BenchReport, Figure, machine
+from xref.judge.subject import described
 from xref.judge.turns import HostClock, Runner, take_turns
 
 __all__ = ["bench", "chosen"]
 
 _CALL = "bench"
 _LAP = 5e-3
-"""Seconds that the calls of a lap take together at the least: a clock's own error is microseconds."""
+"""Seconds that the calls of a lap shall take together: a clock's own error is microseconds."""
 _MOST_CALLS = 1000
 _MOST_BYTES = 2**33
 """Of results on the way at once: JAX's calls return before they are done."""
@@ -98,9 +98,11 @@ def bench(
         figures=[],
         notes=notes,
     )
-    shapes = [(way, count) for way in direction for count in tokens]
-    done, total = 0, len(dtype) * len(taking_part) * len(shapes)
-    for kind in dtype:
+    # Each is measured once, however often it is named.
+    shapes = list(dict.fromkeys((way, count) for way in direction for count in tokens))
+    dtypes = dict.fromkeys(dtype)
+    done, total = 0, len(dtypes) * len(taking_part) * len(shapes)
+    for kind in dtypes:
         rows = rows_of(max(vocab, *tokens), hidden, kind)
         for each in taking_part:
             measure = _Measure(each, [one for one in candidates if one.framework is each], device, rounds, memory)
@@ -130,7 +132,9 @@ def chosen(names: Sequence[str], device: str) -> tuple[list[Framework], list[str
     missing = [name for name in frameworks.FRAMEWORKS if not names and not frameworks.installed(name)]
     if len(missing) == len(frameworks.FRAMEWORKS):
         raise errors.MissingFrameworkError(missing[0], _CALL)
-    loaded = [frameworks.load(name, _CALL) for name in names or frameworks.FRAMEWORKS if name not in missing]
+    loaded = [
+        frameworks.load(name, _CALL) for name in dict.fromkeys(names or frameworks.FRAMEWORKS) if name not in missing
+    ]
     present = {each.NAME: frameworks.devices(each, _CALL) for each in loaded}
     having = [each for each in loaded if device in present[each.NAME]]
     if not having or (names and len(having) < len(loaded)):
@@ -184,7 +188,7 @@ class _Measure:
         return figures
 
     def _own_clock(self, runners: Sequence[Runner]) -> dict[str, tuple[str, list[float]]]:
-        """Return the laps by the device's own clock, with its name, of everybody of whom it saw anything."""
+        """Return the laps by the device's own clock, with its name, if it saw something of everybody."""
         clock = self.timing.device_clock(self.device)
         if clock is None:
             return {}
@@ -193,7 +197,8 @@ class _Measure:
             take_turns(runners, self.rounds, clock)
             laps = {key: (clock.NAME, each) for key, each in clock.seconds().items() if min(each) > 0}
             unseen = [runner.contender.name for runner in runners if runner.call and runner.key not in laps]
-            why = f"it saw nothing of {', '.join(unseen)}" if unseen else ""
+            if unseen:  # ratios are of one clock
+                laps, why = {}, f"it saw nothing of {', '.join(unseen)}"
         except Exception as error:  # the clock's own: a profiler that may not run, or does not show the device
             laps, why = {}, described(error)
         if why:

@@ -12,9 +12,9 @@ from typing import Any
 from xref import errors
 from xref.judge.speed_report import COPY, BenchReport, Figure
 
-__all__ = ["FORMATS", "check_plot", "draw"]
+__all__ = ["SUFFIXES", "check_plot", "draw"]
 
-FORMATS = (".svg", ".png")
+SUFFIXES = (".svg", ".png")
 _COLOURS = {
     "native": ("#333333", "#777777", "#aaaaaa"),
     "golden": ("#0b61a4", "#2a9d8f", "#8e5ea2", "#5fb3ce"),
@@ -29,8 +29,8 @@ def check_plot(path: Path, call: str) -> None:
     Raises:
         UsageError: a file of another kind, or matplotlib is not installed; the message has the line that installs it.
     """
-    if path.suffix not in FORMATS:
-        expected = f"a file ending in {' or '.join(FORMATS)}"
+    if path.suffix not in SUFFIXES:
+        expected = f"a file ending in {' or '.join(SUFFIXES)}"
         raise errors.UsageError(errors.message("--plot", path, expected, call))
     _matplotlib(call)
 
@@ -86,18 +86,17 @@ def draw(report: BenchReport, suffix: str, call: str) -> bytes:
     return file.getvalue()
 
 
-def _looks(figures: Sequence[Figure]) -> dict[tuple[str, str], dict[str, Any]]:
+def _looks(figures: Sequence[Figure]) -> dict[tuple[str, str, str], dict[str, Any]]:
     """Return how the line of each contender looks: colours tell contenders apart, strokes and marks the frameworks."""
-    looks: dict[tuple[str, str], dict[str, Any]] = {}
+    looks: dict[tuple[str, str, str], dict[str, Any]] = {}
     names: dict[str, list[str]] = {}
     for figure in figures:
-        key = figure.framework, figure.title
-        if figure.kind != COPY and key not in looks:
+        if figure.kind != COPY and figure.who not in looks:
             alike = names.setdefault(figure.kind, [])
             if figure.contender not in alike:
                 alike.append(figure.contender)
             colours, (line, mark) = _COLOURS[figure.kind], _STYLES[figure.framework]
-            looks[key] = {
+            looks[figure.who] = {
                 "color": colours[alike.index(figure.contender) % len(colours)],
                 "linestyle": line,
                 "marker": mark,
@@ -108,7 +107,7 @@ def _looks(figures: Sequence[Figure]) -> dict[tuple[str, str], dict[str, Any]]:
     return looks
 
 
-def _panel(axes: Any, figures: Sequence[Figure], looks: dict[tuple[str, str], dict[str, Any]]) -> None:
+def _panel(axes: Any, figures: Sequence[Figure], looks: dict[tuple[str, str, str], dict[str, Any]]) -> None:
     for framework in dict.fromkeys(figure.framework for figure in figures):
         copies = [each.bandwidth for each in figures if each.framework == framework and each.kind == COPY]
         if copies:
@@ -117,7 +116,7 @@ def _panel(axes: Any, figures: Sequence[Figure], looks: dict[tuple[str, str], di
                 statistics.median(copies) / 1e9, color="black", linewidth=1, linestyle=line, label=f"{framework}: copy"
             )
     for who, look in looks.items():
-        points = [each for each in figures if (each.framework, each.title) == who]
+        points = [each for each in figures if each.who == who]
         axes.plot([each.tokens for each in points], [each.bandwidth / 1e9 for each in points], **look)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")

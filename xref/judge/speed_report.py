@@ -71,6 +71,11 @@ class Figure(msgspec.Struct, kw_only=True):
     """Why it could not be measured."""
 
     @property
+    def who(self) -> tuple[str, str, str]:
+        """The contender among all: a kernel may be called as a golden is, or as the other framework's."""
+        return self.framework, self.kind, self.contender
+
+    @property
     def title(self) -> str:
         """The contender as a reader knows it."""
         return f"golden {self.contender}" if self.kind == "golden" else self.contender
@@ -146,12 +151,17 @@ def merged(reports: Sequence[BenchReport], call: str) -> BenchReport:
         for name, got, expected in zip(("machine", "sizes"), _alike(other), _alike(first), strict=True):
             if got != expected:
                 raise errors.UsageError(errors.message("--from", f"{name} {got}", f"{name} {expected}", call))
-        whole.machine.frameworks |= other.machine.frameworks
+        for name, now in other.machine.frameworks.items():
+            before = whole.machine.frameworks.setdefault(name, now)
+            for key in before.keys() | now.keys():
+                if before.get(key) != now.get(key):
+                    got, expected = (f"{name} with {key} {each.get(key)}" for each in (now, before))
+                    raise errors.UsageError(errors.message("--from", got, expected, call))
         whole.figures += other.figures
         whole.notes += [note for note in other.notes if note not in whole.notes]
     known = set()
     for figure in whole.figures:
-        key = figure.framework, figure.title, figure.direction, figure.dtype, figure.tokens
+        key = figure.who, figure.direction, figure.dtype, figure.tokens
         if key in known:
             got = f"{figure.framework} {figure.title}, {figure.direction} {figure.dtype}, {figure.tokens} tokens twice"
             raise errors.UsageError(errors.message("--from", got, "each figure once", call))
@@ -162,8 +172,9 @@ def merged(reports: Sequence[BenchReport], call: str) -> BenchReport:
 def _alike(report: BenchReport) -> tuple[str, str]:
     """Return what must be the same in reports that are one."""
     known = report.machine
-    sizes = f"[{report.vocab}, {report.hidden}], {report.rounds} rounds on {report.device}"
-    return f"{known.processor}, driver {known.driver or 'none'}, Python {known.python}, NumPy {known.numpy}", sizes
+    machine = f"{known.cores} cores of {known.processor}, {known.system}, driver {known.driver or 'none'}"
+    versions = f"xref {report.xref}, Python {known.python}, NumPy {known.numpy}"
+    return f"{machine}, {versions}", f"[{report.vocab}, {report.hidden}], {report.rounds} rounds on {report.device}"
 
 
 def machine(frameworks: Iterable[Framework], device: str) -> Machine:
@@ -242,7 +253,8 @@ def _cells(figure: Figure) -> dict[str, str]:
 
 def digits(value: float) -> str:
     """Return three significant digits, and never an exponent."""
-    return f"{value:.{max(2 - math.floor(math.log10(value)), 0)}f}" if value > 0 else "0"
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:.{max(2 - math.floor(math.log10(rounded)), 0)}f}" if rounded > 0 else "0"
 
 
 def ratio(value: float) -> str:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from xref.judge.bench import Subject
 from xref.judge.large import threads
+from xref.judge.subject import Subject
 
 __all__ = ["Progress", "Step", "run_steps"]
 

@@ -11,9 +11,9 @@ import functools
 from collections.abc import Callable, Iterator
 
 from xref.bits import FORMATS
-from xref.judge.bench import MAIN
 from xref.judge.conditions import TABLE_LAYOUTS
 from xref.judge.probes import ID_LAYOUTS, SLICES, Probe
+from xref.judge.subject import MAIN
 from xref.judge.sweeps_jax import ID_FAMILIES, every_id, jax_probes
 from xref.spec import Tier
 

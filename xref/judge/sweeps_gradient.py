@@ -9,8 +9,8 @@ import numpy as np
 
 from xref.bits import Bits
 from xref.contracts.embedding_gradient import GradientCase
-from xref.judge.bench import MAIN
 from xref.judge.conditions import offset, spread, transposed
+from xref.judge.subject import MAIN
 from xref.spec import Tier
 
 __all__ = ["COTANGENT_LAYOUTS", "SLICE", "SPECIALS", "gradient_probes"]

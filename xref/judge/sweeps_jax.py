@@ -12,8 +12,8 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 
 from xref.bits import FORMATS
-from xref.judge.bench import MAIN
 from xref.judge.probes import Probe
+from xref.judge.subject import MAIN
 from xref.spec import Tier
 
 __all__ = ["ID_FAMILIES", "every_id", "jax_probes"]

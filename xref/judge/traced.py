@@ -11,9 +11,9 @@ from xref import bits as bit
 from xref.bits import FORMATS
 from xref.contracts.inputs import Ids, make_table
 from xref.judge.bad_ids import BadIds, hints_of
-from xref.judge.bench import described
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
+from xref.judge.subject import described
 
 __all__ = ["examine_traced"]
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from xref.judge.bench import described
 from xref.judge.contenders import Call, Clock, Contender, Timing
+from xref.judge.subject import described
 
 __all__ = ["HostClock", "Runner", "take_turns"]
 

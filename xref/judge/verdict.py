@@ -119,7 +119,7 @@ class Ledger:
     def __init__(self, titles: dict[str, str]) -> None:
         self._titles = titles
         self._verdicts: dict[tuple[str, str, str, str], Verdict] = {}
-        self._told: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}  # what ran, and what was wrong with it
+        self._told: dict[tuple[str, str, str, str], list[tuple[tuple[str, ...], str]]] = {}  # what ran, and its problem
         self._lock = threading.Lock()
 
     def expect(self, clause: str, where: tuple[str, str], against: str) -> None:
@@ -149,7 +149,8 @@ class Ledger:
             self._tell((clause, *where, against), call, errors.message("out", problem, "a result", call))
 
     def _tell(self, key: tuple[str, str, str, str], call: str, problem: str) -> None:
-        self._told.setdefault(key, []).append((call.partition(" on ")[0], problem))
+        called, _, at = call.partition(" on ")  # as in "jax.forward on cpu, a case, condition padding"
+        self._told.setdefault(key, []).append(((called, *at.split(", ")[:2]), problem))
 
     def _verdict(self, clause: str, where: tuple[str, str], against: str) -> Verdict:
         key = (clause, *where, against)
@@ -162,7 +163,7 @@ class Ledger:
     def verdicts(self) -> list[Verdict]:
         """Return the verdicts, by clause; one that compared no element is an error, never a pass.
 
-        Problems are in order of what ran, since operators that run at once report in any order, each in its own.
+        Problems are by operator and case, since those that run at once report in any order: within one they keep it.
         """
         order = list(self._titles)
         with self._lock:
@@ -170,7 +171,7 @@ class Ledger:
         return sorted(verdicts, key=lambda v: (order.index(v.clause), v.framework, v.device, v.against))
 
     @staticmethod
-    def _settled(verdict: Verdict, told: list[tuple[str, str]]) -> Verdict:
+    def _settled(verdict: Verdict, told: list[tuple[tuple[str, ...], str]]) -> Verdict:
         problems = [problem for _, problem in sorted(told, key=operator.itemgetter(0))]
         if verdict.elements or told:
             return msgspec.structs.replace(verdict, problems=problems)

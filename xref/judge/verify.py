@@ -16,7 +16,6 @@ from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
 from xref.contracts.inputs import Ids
 from xref.judge import frameworks, weights
-from xref.judge.bench import FIXTURES, Subject
 from xref.judge.gradient import compare_gradients, examine_gradient, expect_gradients, gradient_inputs
 from xref.judge.run import (
     Workload,
@@ -28,6 +27,7 @@ from xref.judge.run import (
     output_digests,
 )
 from xref.judge.steps import Progress, Step, run_steps
+from xref.judge.subject import FIXTURES, Subject
 from xref.judge.verdict import Ledger, Outcome, Report
 from xref.spec import Tier
 

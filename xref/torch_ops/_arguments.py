@@ -110,20 +110,13 @@ def check_cotangent(cotangent: object, token_ids: torch.Tensor, call: str, *, hi
     return fmt
 
 
-def has_storage(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has elements of its own: one of a transform of `torch.func` stands for others."""
+def check_storage(tensor: torch.Tensor, where: str, call: str) -> None:
+    """Raise `TypeError` for a tensor of a transform of `torch.func`: it stands for others and has no storage."""
     try:
         tensor.untyped_storage()
     except RuntimeError:  # NotImplementedError is one
-        return False
-    return True
-
-
-def check_storage(tensor: torch.Tensor, where: str, call: str) -> None:
-    """Raise `TypeError` for a tensor of a transform of `torch.func`."""
-    if not has_storage(tensor):
         expected = "a plain one; under torch.func, use grad_weight"
-        raise errors.bad_type(where, "a tensor without storage", expected, call)
+        raise errors.bad_type(where, "a tensor without storage", expected, call) from None
 
 
 def check_dtype(dtype: object, call: str, *, where: str = "dtype") -> FloatFormat:

@@ -56,7 +56,8 @@ class Bin(NamedTuple):
 class Sums(NamedTuple):
     """The sums of a block's segments: what its finite elements add up to, and what its specials do.
 
-    bins: their exact sum is that of the finite elements, the largest units first; never empty.
+    bins: their exact sum is that of the finite elements, the largest units first; never empty. A total may be -0.0
+        where each segment has one element, and nowhere else.
     special: float64 `[R, C]`, the sum of the NaNs and infinities, 0 where there are none; None if the block has none.
     top, bottom: all finite elements are below `2**top` and multiples of `2**bottom`; None if all are zero.
     """

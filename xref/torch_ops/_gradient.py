@@ -70,8 +70,8 @@ def grad_weight(
     vocab_size = errors.checked_size(vocab_size, "vocab_size", call, limit=_arguments.LARGEST_SIZE)
     source, target = _check(token_ids, cotangent, dtype, call)
     padding_idx = errors.checked_padding_idx(padding_idx, vocab_size, call)
-    return _applied(
-        _GradWeight, token_ids, cotangent, vocab_size, source, target, padding_idx, call if validate else None
+    return _GradWeight.apply(  # type: ignore[no-untyped-call]
+        token_ids, cotangent, vocab_size, source, target, padding_idx, call if validate else None
     )
 
 
@@ -106,7 +106,9 @@ def grad_rows(
     size = limit if vocab_size is None else errors.checked_size(vocab_size, "vocab_size", call, limit=limit)
     source, target = _check(token_ids, cotangent, dtype, call)
     padding_idx = errors.checked_padding_idx(padding_idx, size, call)
-    return _applied(_GradRows, token_ids, cotangent, size, source, target, padding_idx, call if validate else None)
+    return _GradRows.apply(  # type: ignore[no-untyped-call]
+        token_ids, cotangent, size, source, target, padding_idx, call if validate else None
+    )
 
 
 class _GradRows(torch.autograd.Function):
@@ -195,17 +197,6 @@ class _GradWeight(torch.autograd.Function):
         return out, 0
 
 
-def _applied(
-    operator: type[_GradRows | _GradWeight], token_ids: torch.Tensor, cotangent: torch.Tensor, *rest: Any
-) -> Any:
-    """Apply an operator; where nothing has to be recorded, without autograd, which takes a tenth of a short call."""
-    plain = _arguments.has_storage(token_ids) and _arguments.has_storage(cotangent)
-    if cotangent.requires_grad or not plain or torch.compiler.is_compiling():
-        return operator.apply(token_ids, cotangent, *rest)  # type: ignore[no-untyped-call]
-    with torch.no_grad():
-        return operator.forward(token_ids, cotangent, *rest)
-
-
 def _second_derivative(call: str) -> errors.UsageError:
     return errors.UsageError(errors.message("derivative", "a second one", "the gradient to be the last", call))
 
@@ -233,7 +224,7 @@ def _write(
 
     `within` is what `measured` finds of all the elements, whose `bits` are `[T, H]`; None if that is not known.
     """
-    finite = within is not None and within[1] <= source.largest_finite
+    has_nan = within is None or within[1] > source.largest_finite
     for block in blocks(segments, bits.shape[1], copy_bytes=bits.element_size() if source == target else None):
         elements = bits[:, block.columns].index_select(0, segments.positions[block.tokens])
         if block.longest > 1:
@@ -241,7 +232,7 @@ def _write(
             sums = segment_sums(elements, segment_of, block.size, block.longest, source, within=within)
             codes = _digits.rounded_sums(sums, target)
         elif source == target:
-            codes = copied(elements, source, finite=finite)
+            codes = copied(elements, source, has_nan=has_nan)
         else:
             codes = encode(widened(elements, source, subnormals=True), target)
         out[:, block.columns].index_copy_(0, slots[block.segments], codes)

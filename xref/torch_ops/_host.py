@@ -1,6 +1,7 @@
 """Tensors on their way to the host, which need not wait for what is launched after them.
 
-They arrive in pinned memory, which torch keeps for later ones: into ordinary memory a GPU copies forty times slower.
+They arrive in pinned memory, into which a GPU copies far faster (256 MiB on an H200: 5 ms, and 200 into other memory);
+torch keeps it for later ones.
 """
 
 from __future__ import annotations

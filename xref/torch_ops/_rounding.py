@@ -81,9 +81,9 @@ def encode_pair(
 def _cast(values: torch.Tensor, target: FloatFormat) -> torch.Tensor:
     """Return the bits of finite float64 values rounded once to float32, bfloat16 or float16.
 
-    No value may be subnormal in float32, nor -0.0. Then float64 -> float32 is one rounding in any mode of the
-    processor. For the narrower formats, what float32 has no room for is first put into its last bit, rounding to odd:
-    that cast is then exact, and the next one the only rounding.
+    No value may be subnormal in float32, nor -0.0. Then float64 -> float32 is one rounding, whether the processor
+    flushes subnormals or not. For the narrower formats, what float32 has no room for is first put into its last bit,
+    rounding to odd: that cast is then exact, and the next one the only rounding.
     """
     if target != _SINGLE:
         bits = values.view(torch.int64)
@@ -136,13 +136,13 @@ def _overflow(target: FloatFormat, scale: int) -> float:
     return math.ldexp((1 << target.mantissa_bits) + mantissa, min(weight, _DOUBLE.bias - target.mantissa_bits))
 
 
-def copied(bits: torch.Tensor, fmt: FloatFormat, *, finite: bool = False) -> torch.Tensor:
+def copied(bits: torch.Tensor, fmt: FloatFormat, *, has_nan: bool = True) -> torch.Tensor:
     """Return the bits of sums of one element each in its own format: a zero is +0, a NaN the canonical one.
 
-    Nothing is rounded. `bits` are in the integer dtype of the width of `fmt`; they are overwritten. `finite` says that
-    there is no NaN among them.
+    Nothing is rounded. `bits` are in the integer dtype of the width of `fmt`; they are overwritten. `has_nan` says
+    whether there may be a NaN among them.
     """
-    if not finite:
+    if has_nan:
         is_nan = (bits & (fmt.sign - 1)) > (fmt.exponent if fmt.has_inf else fmt.largest_finite)
         bits.masked_fill_(is_nan, fmt.nan)
     minus_zero = fmt.sign if bits.dtype == torch.uint8 else torch.iinfo(bits.dtype).min
