@@ -95,14 +95,11 @@ def _checksum(table: Any, ids: Ids, read: Callable[[Any], Bits], *, sparse: bool
     A piece at a time, for a large table may be on a device, and there is one copy of it on the host.
     """
     vocab, hidden = table.shape
-    if sparse:
-        pieces = (table[row : row + 1] for row in np.unique(ids).tolist())
-    elif vocab * hidden <= _PIECE:
-        pieces = iter([table])
-    else:
-        rows = max(_PIECE // hidden, 1)
-        pieces = (table[row : row + rows] for row in range(0, vocab, rows))
-    return tuple(itertools.chain.from_iterable(checksums(read(piece)) for piece in pieces))
+    if not sparse and vocab * hidden <= _PIECE:
+        return checksums(read(table))
+    rows = max(_PIECE // hidden, 1)
+    starts, rows = (np.unique(ids).tolist(), 1) if sparse else (range(0, vocab, rows), rows)
+    return tuple(itertools.chain.from_iterable(checksums(read(table[start : start + rows])) for start in starts))
 
 
 def from_case(case: Case, ledger: Ledger) -> Workload:

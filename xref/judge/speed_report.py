@@ -161,11 +161,11 @@ def merged(reports: Sequence[BenchReport], call: str) -> BenchReport:
         whole.notes += [note for note in other.notes if note not in whole.notes]
     known = set()
     for figure in whole.figures:
-        key = figure.who, figure.direction, figure.dtype, figure.tokens
-        if key in known:
+        place = figure.who, figure.direction, figure.dtype, figure.tokens
+        if place in known:
             got = f"{figure.framework} {figure.title}, {figure.direction} {figure.dtype}, {figure.tokens} tokens twice"
             raise errors.UsageError(errors.message("--from", got, "each figure once", call))
-        known.add(key)
+        known.add(place)
     return whole
 
 
