@@ -27,7 +27,7 @@ measures it. Put a kernel of your own into the same tables, or make this page an
 
     xref bench my_kernels.py:embedding --device cuda
     xref bench --memory --json benchmarks/results/cpu.json
-    xref bench --device cuda --memory --plot h200.svg --json benchmarks/results/h200.json
+    xref bench --device cuda --json benchmarks/results/h200.json
     python benchmarks/performance.py
 
 ## What the figures mean
@@ -54,6 +54,8 @@ measures it. Put a kernel of your own into the same tables, or make this page an
   every record has.
 - **Peak** is the most memory that a call holds beside its inputs, its result included; in JAX what XLA plans under
   `jit`.
+- **A kernel of your own** is called as it is: one for JAX without `jax.jit` runs operation by operation. Its results
+  are looked at for shape, dtype and device alone; whether they are right, `xref judge` finds.
 - **Not measured**: TPUs and ROCm; the energy; more than one device; ids that are sorted or all alike.
 """
 

@@ -18,8 +18,9 @@ times the bytes of the row: the price of one short kernel for every width. A cal
 that memory has 1 MiB.
 
 On a GPU this is Pallas' Triton back end, which JAX 0.11 deprecates; Mosaic GPU has no masks for rows of any length. On
-a CPU the GPU's kernels are interpreted. The TPU's would take 3 ms a token there, so that tests interpret those, on few:
-`gather_tpu(ids, integers, interpret=pltpu.InterpretParams())`, the table as integers: that interpreter quiets NaNs.
+a CPU the GPU's kernels are interpreted: a judge there sees neither the TPU's nor a read outside of the table. The TPU's
+would take 3 ms a token, so tests interpret those, on few: `gather_tpu(ids, integers,
+interpret=pltpu.InterpretParams())`, the table as integers, for that interpreter quiets NaNs.
 
 XLA gathers where Pallas cannot: on a TPU Mosaic takes no float16, and on a GPU the back end's offsets have 32 bits for
 arrays up to 4 GiB, too few for more than 2**31 elements of float8. Not promised: on TPUs, tables whose H is no multiple

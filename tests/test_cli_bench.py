@@ -25,6 +25,10 @@ def lazy(token_ids, weight):
     if weight.shape[0] > 3:
         raise ValueError("not [today]")
     return weight[token_ids]
+
+
+def whole(token_ids, weight):
+    return weight
 """
 SMALL = ("--vocab", 50, "--hidden", 8, "--tokens", 12, "--rounds", 2, "--dtype", "bfloat16")
 
@@ -78,6 +82,21 @@ def test_who_could_not_be_measured_is_an_error_in_the_table_and_exit_1():
     [row] = [line for line in result.stdout.splitlines() if " lazy " in line and line.startswith(" ")]
     assert row.split() == ["12", "torch", "lazy", "error"]
     assert "torch lazy, forward bfloat16, tokens 12: ValueError: not [today]" in result.stdout.splitlines()
+
+
+@pytest.mark.torch
+def test_a_kernel_that_does_something_else_has_no_time():
+    result = xref("bench", "kernels.py:whole", "--framework", "torch", *SMALL)
+    assert result.exit_code == 1
+    told = "MisformedError: out: got shape (50, 8), bfloat16, on cpu, expected shape (12, 8), bfloat16, on cpu"
+    assert f"torch whole, forward bfloat16, tokens 12: {told}" in result.stdout.splitlines()
+
+
+@pytest.mark.torch
+def test_what_a_framework_cannot_do_itself_is_told_and_no_failure():
+    result = xref("bench", "--framework", "torch", "--direction", "backward", *SMALL[:-1], "float8_e5m2")
+    assert "torch F.embedding's backward, backward float8_e5m2, tokens 12: " in result.stdout
+    assert result.exit_code == 0
 
 
 @pytest.mark.torch

@@ -254,8 +254,9 @@ def test_every_id_comes_in_order_and_round_again():
 
 
 def test_parts_together_are_every_id_once():
-    parts = [inputs.make_ids(f"part{n}", (37984,), 151936, "int64") for n in range(4)]
-    assert np.array_equal(np.concatenate(parts), np.arange(151936))
+    for count in (4, 16):
+        parts = [inputs.make_ids(f"part{n}", (151936 // count,), 151936, "int64") for n in range(count)]
+        assert np.array_equal(np.concatenate(parts), np.arange(151936))
 
 
 def test_distinct_ids_are_a_permutation_in_no_order():
@@ -334,6 +335,6 @@ def test_boundary_ids_stand_on_both_sides_of_every_width(vocab, edges):
 
 def test_an_unknown_family_of_ids_is_refused_with_the_list_of_known_ones():
     known = "every, distinct, covering, zipf, zipf_ends, hot, ends, sorted, reversed, equal, boundary, "
-    known += ", ".join(f"part{n}" for n in range(4))
+    known += ", ".join(f"part{n}" for n in range(16))
     with raises(ValueError, f"family: got 'random', expected one of {known} [make_ids]"):
         inputs.make_ids("random", (3,), 5, "int64")

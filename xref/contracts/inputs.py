@@ -205,8 +205,8 @@ _IDS: dict[str, Callable[[int, int], Ids]] = {
     "reversed": lambda count, vocab: np.sort(_zipf(count, vocab))[::-1],
     "equal": lambda count, vocab: np.full(count, vocab - 1),
     "boundary": _boundary,
-    # Every id of a large table, a quarter of them at a time.
-    **{f"part{n}": functools.partial(_part, n) for n in range(4)},
+    # Ids one after the other, from where n calls of as many end: every id of a large table, a part of them at a time.
+    **{f"part{n}": functools.partial(_part, n) for n in range(16)},
 }
 
 

@@ -101,6 +101,8 @@ class Contender:
     """Makes the call to measure."""
     operator: Callable[[Any, Any], Any] | None = None
     """What is called, if it takes the operands alone: its peak memory can be measured."""
+    form: tuple[tuple[int, ...], str] | None = None
+    """Shape and dtype that a candidate's result must have; what is in it is for `xref judge` to find."""
 
 
 def ids_of(shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
@@ -144,7 +146,8 @@ def _forward(timing: Timing, candidates: Sequence[Candidate], shape: Shape) -> I
     for kind, name, verb, call in takers:
         if verb in contract.verbs_of(shape.dtype):
             written = shape.tokens * _bytes(shape.hidden, contract.result_dtype(verb, shape.dtype))
-            yield _plain(name, kind, read + written, written, call)
+            form = ((shape.tokens, shape.hidden), contract.result_dtype(verb, shape.dtype))
+            yield _plain(name, kind, read + written, written, call, form)
 
 
 def _backward(timing: Timing, candidates: Sequence[Candidate], shape: Shape) -> Iterator[Contender]:
@@ -155,24 +158,33 @@ def _backward(timing: Timing, candidates: Sequence[Candidate], shape: Shape) -> 
     ]
     row = _bytes(shape.hidden, shape.dtype)
     read, dense = shape.tokens * (timing.IDS.itemsize + row), shape.vocab * row
+    form = ((shape.vocab, shape.hidden), shape.dtype)
     named = np.unique(ids_of(shape, timing.IDS)).size * (timing.IDS.itemsize + row)
     for kind, name, call in takers:
         written = named if kind == "golden" and not name.startswith("grad_weight") else dense
-        yield _plain(name, kind, read + written, written, functools.partial(_with_vocab, call, shape.vocab))
+        yield _plain(name, kind, read + written, written, functools.partial(_with_vocab, call, shape.vocab), form)
     for each in candidates:
         if not each.backward:
             prepare = functools.partial(_differentiated, timing, next(iter(each.verbs.values())))
             name = f"{each.name}, backward"
-            yield Contender(name=name, kind="candidate", moved=read + dense, result=dense, prepare=prepare)
+            yield Contender(name=name, kind="candidate", moved=read + dense, result=dense, prepare=prepare, form=form)
 
 
-def _plain(name: str, kind: str, moved: int, result: int, operator: Callable[[Any, Any], Any]) -> Contender:
+def _plain(
+    name: str,
+    kind: str,
+    moved: int,
+    result: int,
+    operator: Callable[[Any, Any], Any],
+    form: tuple[tuple[int, ...], str],
+) -> Contender:
     """Return one whose call is an operator on the operands."""
 
     def prepare(inputs: Inputs) -> Call:
         return functools.partial(operator, *inputs.operands)
 
-    return Contender(name=name, kind=kind, moved=moved, result=result, prepare=prepare, operator=operator)
+    checked = form if kind == "candidate" else None
+    return Contender(name=name, kind=kind, moved=moved, result=result, prepare=prepare, operator=operator, form=checked)
 
 
 def _with_vocab(call: Callable[[Any, Any, int], Any], vocab: int, ids: Any, cotangent: Any) -> Any:

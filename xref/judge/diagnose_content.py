@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -150,17 +151,23 @@ def from_elements(wrong: Wrong) -> Iterator[Found]:
     def share(mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> float:
         return float(np.count_nonzero(mask)) / total
 
-    what = f"0x{int(expected[0]):x} became 0x{int(got[0]):x}"
+    def first(mask: Any = slice(None)) -> str:
+        return f"0x{int(expected[mask][0]):x} became 0x{int(got[mask][0]):x}"
+
     rounded = _rounding(got, expected, fmt)
     if rounded is not None:
-        yield 0.99, rounded, f"{what}, as rounding and widening again gives"
+        yield 0.99, rounded, f"{first()}, as rounding and widening again gives"
         return
     poisoned = got_nan & ~nan
     if poisoned.any() and wrong.table.shape[0] == 1:
-        yield 0.9, "some-rows-wrong", f"the only row of a table has NaN where it has none: {what}"
+        yield 0.9, "some-rows-wrong", f"the only row of a table has NaN where it has none: {first(poisoned)}"
     elif poisoned.any():
         weight = 0.98 if wrong.probe.table == "poisoned" else 0.8
-        yield weight * (0.6 + 0.4 * share(poisoned)), "one-hot-product", f"NaN where the row has none: {what}"
+        yield (
+            weight * (0.6 + 0.4 * share(poisoned)),
+            "one-hot-product",
+            f"NaN where the row has none: {first(poisoned)}",
+        )
     quieted = nan & got_nan
     replaced = nan & ~got_nan
     kinds = [
@@ -172,14 +179,14 @@ def from_elements(wrong: Wrong) -> Iterator[Found]:
     ]
     for mask, fault, how in kinds:
         if share(mask) > 0.999:
-            yield 0.95, fault, f"{how}: {what}"
+            yield 0.95, fault, f"{how}: {first(mask)}"
         elif mask.any():
-            yield 0.35 + 0.4 * share(mask), fault, f"{how}: {what}"
+            yield 0.35 + 0.4 * share(mask), fault, f"{how}: {first(mask)}"
     ordinary = ~(nan | infinite | zero | subnormal | poisoned)
     if ordinary.any():
         yield from _from_ordinary(got[ordinary], expected[ordinary], fmt, share(ordinary))
     elif (zero & got_zero).any() and nan.any() and share(quieted | replaced | (zero & got_zero) | poisoned) > 0.999:
-        yield 0.96, "one-hot-product", f"zeros lost their sign and NaN changed, as in sums of products: {what}"
+        yield 0.96, "one-hot-product", f"zeros lost their sign and NaN changed, as in sums of products: {first()}"
 
 
 def _rounding(got: Bits, expected: Bits, fmt: FloatFormat) -> str | None:

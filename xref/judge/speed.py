@@ -36,7 +36,7 @@ from xref.judge.contenders import (
 )
 from xref.judge.frameworks import Framework
 from xref.judge.speed_report import COPY, BenchReport, Figure, machine
-from xref.judge.subject import described
+from xref.judge.subject import MisformedError, described
 from xref.judge.turns import HostClock, Runner, take_turns
 
 __all__ = ["bench", "chosen"]
@@ -225,6 +225,7 @@ class _Measure:
         """Make the first call, which compiles, and find how many of the next ones make a lap."""
         try:
             call = runner.contender.prepare(inputs)
+            self._check_form(runner.contender, call)
             self.timing.run(call, 1, self.device)
             begun = time.perf_counter()
             self.timing.run(call, 1, self.device)
@@ -234,6 +235,13 @@ class _Measure:
             return
         most = min(_MOST_CALLS, max(_MOST_BYTES // max(runner.contender.result, 1), 1))
         runner.call, runner.repeats = call, min(math.ceil(_LAP / max(taken, 1e-9)), most)
+
+    def _check_form(self, contender: Contender, call: Callable[[], Any]) -> None:
+        """Raise `MisformedError` for a candidate whose result is of another shape, dtype or device: it does less."""
+        if contender.form is not None:
+            got, wanted = self.framework.form_of(call()), (*contender.form, self.device)
+            if got != wanted:
+                raise MisformedError(got, wanted)
 
     def _peak(self, contender: Contender, inputs: Inputs) -> int:
         """Return the bytes that a call holds at most beside its inputs, or 0 and a note where it cannot be told."""

@@ -20,6 +20,7 @@ _COLOURS = {
     "golden": ("#0b61a4", "#2a9d8f", "#8e5ea2", "#5fb3ce"),
     "candidate": ("#d1495b", "#edae49", "#b5651d", "#f28482"),
 }
+_MARKS = 7  # numbers that fit under a panel
 _STYLES = {"torch": ("-", "o"), "jax": ("--", "s")}
 
 
@@ -58,6 +59,8 @@ def draw(report: BenchReport, suffix: str, call: str) -> bytes:
         raise errors.UsageError(errors.message("--plot", "no figure", "one that could be measured", call))
     directions = list(dict.fromkeys(figure.direction for figure in measured))
     dtypes = list(dict.fromkeys(figure.dtype for figure in measured))
+    tokens = sorted({figure.tokens for figure in measured})
+    marks = tokens[:: -(-len(tokens) // _MARKS)]
     with matplotlib.rc_context(
         {"svg.hashsalt": "xref", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
     ):
@@ -73,7 +76,8 @@ def draw(report: BenchReport, suffix: str, call: str) -> bytes:
             row[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
         for axes in panels[-1]:
             axes.set_xlabel("tokens in a call")
-            axes.xaxis.set_major_locator(matplotlib.ticker.LogLocator(base=8))
+            axes.xaxis.set_major_locator(matplotlib.ticker.FixedLocator(marks))
+            axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
             axes.xaxis.set_major_formatter("{x:.0f}")
         known = report.machine.frameworks
         where = ", ".join(f"{name} {each['version']}" for name, each in known.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import operator
 import threading
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
@@ -119,8 +120,15 @@ class Ledger:
     def __init__(self, titles: dict[str, str]) -> None:
         self._titles = titles
         self._verdicts: dict[tuple[str, str, str, str], Verdict] = {}
-        self._told: dict[tuple[str, str, str, str], list[tuple[tuple[str, ...], str]]] = {}  # what ran, and its problem
+        self._told: dict[
+            tuple[str, str, str, str], list[tuple[tuple[str, int, str], str]]
+        ] = {}  # what ran, and its problem
+        self._cases: dict[str, int] = {}
         self._lock = threading.Lock()
+
+    def in_order(self, cases: Iterable[str]) -> None:
+        """Tell in which order the cases run, before any of them does."""
+        self._cases = {case: place for place, case in enumerate(cases)}
 
     def expect(self, clause: str, where: tuple[str, str], against: str) -> None:
         """Note that a comparison must take place: if nothing is ever recorded for it, its verdict is an error."""
@@ -149,8 +157,12 @@ class Ledger:
             self._tell((clause, *where, against), call, errors.message("out", problem, "a result", call))
 
     def _tell(self, key: tuple[str, str, str, str], call: str, problem: str) -> None:
+        self._told.setdefault(key, []).append((self._place(call), problem))
+
+    def _place(self, call: str) -> tuple[str, int, str]:
         called, _, at = call.partition(" on ")  # as in "jax.forward on cpu, a case, condition padding"
-        self._told.setdefault(key, []).append(((called, *at.split(", ")[:2]), problem))
+        case = ", ".join(at.split(", ")[1:2])
+        return called, self._cases.get(case, -1), case if self._cases else ""
 
     def _verdict(self, clause: str, where: tuple[str, str], against: str) -> Verdict:
         key = (clause, *where, against)
@@ -164,6 +176,7 @@ class Ledger:
         """Return the verdicts, by clause; one that compared no element is an error, never a pass.
 
         Problems are by operator and case, since those that run at once report in any order: within one they keep it.
+        Cases are in the order that was told, or as they came.
         """
         order = list(self._titles)
         with self._lock:
@@ -171,7 +184,7 @@ class Ledger:
         return sorted(verdicts, key=lambda v: (order.index(v.clause), v.framework, v.device, v.against))
 
     @staticmethod
-    def _settled(verdict: Verdict, told: list[tuple[tuple[str, ...], str]]) -> Verdict:
+    def _settled(verdict: Verdict, told: list[tuple[tuple[str, int, str], str]]) -> Verdict:
         problems = [problem for _, problem in sorted(told, key=operator.itemgetter(0))]
         if verdict.elements or told:
             return msgspec.structs.replace(verdict, problems=problems)

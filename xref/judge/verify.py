@@ -90,6 +90,7 @@ def verify(
         steps = [Step(work.id, lambda: work, functools.partial(_examine, ledger), compare)]
         what = work.id
         expect(subjects, tuple(work.answers), ledger, refusals=False, conditions=True)
+    ledger.in_order(step.name for step in steps)
     with warnings.catch_warnings():
         # A framework's warnings of its own insides (Dynamo makes objects of autograd functions) are no verdict, nor an
         # error where warnings are. Said here, since filters are the process's and the threads of the run share them.
