@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_cli import stopped, xref
+from test_cli import finished, stopped, xref
 from test_speed import MEASURED, figure_of, quick, report_of  # noqa: F401  (quick makes laps short)
 
 from xref import cli_bench
@@ -29,6 +29,12 @@ def lazy(token_ids, weight):
 
 def whole(token_ids, weight):
     return weight
+
+
+def spoils(token_ids, weight):
+    weight.zero_()
+    token_ids.fill_(10**6)
+    return torch.zeros(*token_ids.shape, weight.shape[1], dtype=weight.dtype)
 """
 SMALL = ("--vocab", 50, "--hidden", 8, "--tokens", 12, "--rounds", 2, "--dtype", "bfloat16")
 
@@ -90,6 +96,27 @@ def test_a_kernel_that_does_something_else_has_no_time():
     assert result.exit_code == 1
     told = "MisformedError: out: got shape (50, 8), bfloat16, on cpu, expected shape (12, 8), bfloat16, on cpu"
     assert f"torch whole, forward bfloat16, tokens 12: {told}" in result.stdout.splitlines()
+
+
+@pytest.mark.torch
+def test_a_kernel_that_changes_its_inputs_takes_no_part_and_the_others_do():
+    result = xref("bench", "kernels.py:spoils", "--framework", "torch", "--direction", "forward", *SMALL)
+    assert result.exit_code == 1
+    told = "ValueError: inputs: got other bits after a call, expected the same [bench]"
+    assert f"torch spoils, forward bfloat16, tokens 12: {told}" in result.stdout.splitlines()
+    assert [line for line in result.stdout.splitlines() if " error" in line and " spoils " not in line] == []
+
+
+@pytest.mark.torch
+def test_more_than_the_memory_holds_is_one_line():
+    code, stdout, stderr = finished("", "bench", "--framework", "torch", "--vocab", 2**31 - 1, "--hidden", 2**31 - 1)
+    assert (code, stdout) == (2, "")
+    assert stderr == "xref: memory: got Cannot allocate memory, expected less to be asked for [xref]\n"
+
+
+@pytest.mark.parametrize("option", ["--vocab", "--hidden", "--tokens"])
+def test_a_size_that_no_framework_has_is_refused(option):
+    assert f"{option}" in xref("bench", option, 2**31).stderr
 
 
 @pytest.mark.torch
@@ -224,6 +251,31 @@ def test_a_bad_record_is_refused(content, why, idle):
         Path("bad.json").write_text(content)
     assert stopped(2, "bench", "--from", "bad.json") == (
         f"--from: got bad.json ({why}), expected a file of xref bench --json [bench]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"framework": "tf"}, "Expected `str` matching regex '^(torch|jax)$' - at `$.figures[0].framework`"),
+        ({"seconds": -1.0}, "Expected `float` >= 0.0 - at `$.figures[0].seconds`"),
+        ({"tokens": 0}, "Expected `int` >= 1 - at `$.figures[0].tokens`"),
+    ],
+    ids=["framework", "seconds", "tokens"],
+)
+def test_a_record_that_no_run_writes_is_refused(change, why, idle):
+    Path("bad.json").write_text(report_of(figure_of(**change)).to_json())
+    assert stopped(2, "bench", "--from", "bad.json") == (
+        f"--from: got bad.json ({why}), expected a file of xref bench --json [bench]"
+    )
+
+
+def test_a_record_without_a_version_is_refused(idle):
+    other = report_of(figure_of())
+    del other.machine.frameworks["torch"]["version"]
+    Path("bad.json").write_text(other.to_json())
+    assert stopped(2, "bench", "--from", "bad.json") == (
+        "--from: got bad.json (no 'version'), expected a file of xref bench --json [bench]"
     )
 
 

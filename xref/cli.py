@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import errno
 import os
 import sys
 from pathlib import Path
@@ -106,6 +107,9 @@ def main() -> None:
         app(prog_name="xref")
         sys.stdout.flush()
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            sys.stderr.write(f"xref: {errors.message('memory', error.strerror, 'less to be asked for', 'xref')}\n")
+            sys.exit(2)
         # Whatever is still in the buffer goes nowhere: Python would complain of it once more at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         with contextlib.suppress(OSError):

@@ -25,6 +25,8 @@ _CALL = "bench"
 _SHOWN = (1, 64, 1024, 8192)
 """Tokens if none are named: a decode step of one sequence and of 64, a chunk of prefill, a training batch."""
 
+_MOST = 2**31 - 1  # of an axis; JAX's are counted in 32 bits
+
 Framework = enum.StrEnum("Framework", {name: name for name in FRAMEWORKS})  # type: ignore[misc]
 Device = enum.StrEnum("Device", {name: name for name in ("cpu", "cuda", "tpu")})  # type: ignore[misc]
 Dtype = enum.StrEnum("Dtype", {name: name for name in FORMATS})  # type: ignore[misc]
@@ -46,12 +48,13 @@ def bench(
         list[int] | None,
         typer.Option(
             min=1,
+            max=_MOST,
             help="T, ids in a call (repeatable). Else 1, 64, 1024, 8192 and, but for a CPU, 131072; with --plot every"
             " power of two up to the last.",
         ),
     ] = None,
-    vocab: Annotated[int, typer.Option(min=1, help="V, rows of the table.")] = 151936,
-    hidden: Annotated[int, typer.Option(min=1, help="H, elements of a row.")] = 4096,
+    vocab: Annotated[int, typer.Option(min=1, max=_MOST, help="V, rows of the table.")] = 151936,
+    hidden: Annotated[int, typer.Option(min=1, max=_MOST, help="H, elements of a row.")] = 4096,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each; the figure is their median.")] = 7,
     memory: Annotated[bool, typer.Option("--memory", help="Measure peak memory, too.")] = False,  # noqa: FBT002
     earlier: Annotated[

@@ -202,10 +202,10 @@ def _grad_traced(call: Call) -> Call:
     return run
 
 
-def peak_extra_bytes(call: Call, ids: Any, table: Any) -> int:
+def peak_extra_bytes(call: Call, ids: Any, table: Any, *, alone: bool = True) -> int:
     """Return the most memory that a call holds at once beyond its inputs, its output included, in bytes.
 
-    It is what XLA planned for the compiled program: temporaries and output.
+    It is what XLA planned for the compiled program: temporaries and output. Whether other threads run does not matter.
     """
     analysis: Any = jax.jit(call).lower(ids, table).compile().memory_analysis()
     return int(analysis.temp_size_in_bytes + analysis.output_size_in_bytes)

@@ -209,7 +209,7 @@ class _Gradient:
         if self.answer.nbytes < 2 * limit:
             return
         given = self._put(self.ids.copy(), self.cotangent.copy())
-        peak = self.framework.peak_extra_bytes(self._grad_rows, *given)
+        peak = self.framework.peak_extra_bytes(self._grad_rows, *given, alone=False)
         problem = f"peak extra memory: got {peak} bytes, expected at most {limit}" if peak > limit else None
         self._note("EMB-12", "tokens x H", self.cotangent.size, problem, f"{self.call}, rows")
 

@@ -239,7 +239,7 @@ class _Verb:
         if self.work.table.nbytes < 4 * limit:
             return
         with self._judging("EMB-12", "1.2 x output + 4 MiB"):
-            peak = self.framework.peak_extra_bytes(self.run, ids, table)
+            peak = self.framework.peak_extra_bytes(self.run, ids, table, alone=False)
             problem = f"peak extra memory: got {peak} bytes, expected at most {limit}" if peak > limit else None
             self._record("EMB-12", "1.2 x output + 4 MiB", self.expected.size, problem)
 

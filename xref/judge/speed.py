@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import numpy as np
+
 from xref import __version__, errors
 from xref.bits import Bits
 from xref.judge import frameworks
@@ -35,6 +37,7 @@ from xref.judge.contenders import (
     rows_of,
 )
 from xref.judge.frameworks import Framework
+from xref.judge.large import differ
 from xref.judge.speed_report import COPY, BenchReport, Figure, machine
 from xref.judge.subject import MisformedError, described
 from xref.judge.turns import HostClock, Runner, take_turns
@@ -113,7 +116,7 @@ def bench(
                     if progress is not None:
                         progress(f"{each.NAME} {kind} {way}, {count} tokens", done, total)
                     shape = Shape(way, kind, vocab, hidden, count)
-                    report.figures += measure(shape, table, rows[:count])
+                    report.figures += measure(shape, table, rows)
                     done += 1
                     gc.collect()  # JAX's arrays hold themselves in cycles, and the next ones may be as large
             report.notes += [note for note in dict.fromkeys(measure.notes) if note not in report.notes]
@@ -164,7 +167,7 @@ class _Measure:
         self.timing = cast(Timing, importlib.import_module(f"xref.{self.framework.NAME}_ops.timing"))
 
     def __call__(self, shape: Shape, table: Callable[[], Any], rows: Bits) -> list[Figure]:
-        """Return the figures of a shape; `rows` are the cotangent's bits."""
+        """Return the figures of a shape; the first of `rows` are the bits of the table, and of the cotangent."""
         runners = [Runner(each) for each in contenders(self.timing, self.candidates, self.device, shape)]
         figures = [self._blank(runner, shape) for runner in runners]
         try:
@@ -174,6 +177,7 @@ class _Measure:
                 figure.problem = described(error)
             return figures
         for runner, figure in zip(runners, figures, strict=True):
+            self._try(runner, shape, rows)
             self._warmed(runner, inputs)
             if self.memory and runner.call is not None:
                 figure.peak_bytes = self._peak(runner.contender, inputs)
@@ -218,14 +222,15 @@ class _Measure:
 
     def _inputs(self, shape: Shape, table: Callable[[], Any], rows: Bits) -> Inputs:
         put = self.framework.put
-        cotangent = put(rows, shape.dtype, self.device) if shape.direction == BACKWARD else None
+        cotangent = put(rows[: shape.tokens], shape.dtype, self.device) if shape.direction == BACKWARD else None
         return Inputs(put(ids_of(shape, self.timing.IDS), None, self.device), table(), cotangent)
 
     def _warmed(self, runner: Runner, inputs: Inputs) -> None:
         """Make the first call, which compiles, and find how many of the next ones make a lap."""
+        if runner.problem:
+            return
         try:
             call = runner.contender.prepare(inputs)
-            self._check_form(runner.contender, call)
             self.timing.run(call, 1, self.device)
             begun = time.perf_counter()
             self.timing.run(call, 1, self.device)
@@ -236,19 +241,33 @@ class _Measure:
         most = min(_MOST_CALLS, max(_MOST_BYTES // max(runner.contender.result, 1), 1))
         runner.call, runner.repeats = call, min(math.ceil(_LAP / max(taken, 1e-9)), most)
 
-    def _check_form(self, contender: Contender, call: Callable[[], Any]) -> None:
-        """Raise `MisformedError` for a candidate whose result is of another shape, dtype or device: it does less."""
-        if contender.form is not None:
-            got, wanted = self.framework.form_of(call()), (*contender.form, self.device)
-            if got != wanted:
+    def _try(self, runner: Runner, shape: Shape, rows: Bits) -> None:
+        """Call a candidate once on inputs of its own; one that gives another form or changes them does not take part.
+
+        What it gives is of no concern here, but that it does less than the others, or spoils what they are given.
+        """
+        if runner.contender.form is None:
+            return
+        own = rows.copy()  # on a CPU an array of a framework may be the same memory
+        try:
+            table = functools.partial(self.framework.put, own[: shape.vocab], shape.dtype, self.device)
+            inputs = self._inputs(shape, table, own)
+            got = self.framework.form_of(runner.contender.prepare(inputs)())
+            if got != (wanted := (*runner.contender.form, self.device)):
                 raise MisformedError(got, wanted)
+            left = self.framework.bits_of(inputs.table), self.framework.numpy_of(inputs.ids)
+            kept = rows[: shape.vocab], ids_of(shape, self.timing.IDS)
+            if not all(map(np.array_equal, left, kept)) or differ(own, rows):
+                raise errors.bad_value("inputs", "other bits after a call", "the same", _CALL)
+        except (Exception, SystemExit) as error:  # anybody's kernel
+            runner.drop(error)
 
     def _peak(self, contender: Contender, inputs: Inputs) -> int:
         """Return the bytes that a call holds at most beside its inputs, or 0 and a note where it cannot be told."""
         if contender.operator is None:
             return 0
         try:
-            return self.framework.peak_extra_bytes(contender.operator, *inputs.operands)
+            return self.framework.peak_extra_bytes(contender.operator, *inputs.operands, alone=False)
         except (Exception, SystemExit) as error:  # such as what JAX cannot trace
             self.notes.append(f"{self.framework.NAME} {contender.name}: no peak memory ({described(error)})")
             return 0

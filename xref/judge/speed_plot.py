@@ -106,7 +106,7 @@ def _looks(figures: Sequence[Figure]) -> dict[tuple[str, str, str], dict[str, An
                 "marker": mark,
                 "markersize": 3.5,
                 "linewidth": 1.3,
-                "label": f"{figure.framework}: {figure.title}",
+                "label": f"{figure.framework}: {figure.title}".replace("$", r"\$"),  # what stands between two is maths
             }
     return looks
 

@@ -8,6 +8,7 @@ import platform
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -41,21 +42,19 @@ COPY = "copy"
 class Figure(msgspec.Struct, kw_only=True):
     """What one contender took at one shape: the medians of the rounds."""
 
-    framework: str
+    framework: Annotated[str, msgspec.Meta(pattern="^(torch|jax)$")]
     contender: str
-    kind: str
-    """`copy`, `native`, `golden` or `candidate`."""
-    direction: str
-    """`forward` or `backward`."""
+    kind: Annotated[str, msgspec.Meta(pattern="^(copy|native|golden|candidate)$")]
+    direction: Annotated[str, msgspec.Meta(pattern="^(forward|backward)$")]
     dtype: str
-    tokens: int
-    moved: int = 0
+    tokens: Annotated[int, msgspec.Meta(ge=1)]
+    moved: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Bytes that a call must read and write, each once."""
     clock: str = ""
     """`events` and `profile` are the device's own clocks, `host` is the host's."""
     calls: int = 0
     """Calls back to back in a round."""
-    seconds: float = 0.0
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
     """Of one call, by that clock."""
     quartiles: tuple[float, float] = (0.0, 0.0)
     """Seconds: a quarter of the rounds took less than the first, a quarter more than the second."""
@@ -131,9 +130,11 @@ def read_report(path: Path, call: str) -> BenchReport:
         UsageError: the file cannot be read, or is no such report.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=BenchReport)
-    except (OSError, msgspec.MsgspecError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
+        found = msgspec.json.decode(path.read_bytes(), type=BenchReport)
+        statement(found)  # which names what the type does not: versions and devices
+        return found
+    except (OSError, msgspec.MsgspecError, KeyError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"no {error}" if isinstance(error, KeyError) else error
         raise errors.UsageError(
             errors.message("--from", f"{path} ({why})", "a file of xref bench --json", call)
         ) from error
@@ -241,7 +242,7 @@ def _cells(figure: Figure) -> dict[str, str]:
     return {
         **head,
         "ms": digits(1e3 * figure.seconds),
-        "spread": f"{(high - low) / figure.seconds:.0%}",
+        "spread": f"{(high - low) / figure.seconds:.0%}" if figure.seconds else "",
         "GB/s": digits(figure.bandwidth / 1e9),
         "of copy": ratio(figure.of_copy),
         "x native": ratio(figure.of_native),
@@ -254,7 +255,8 @@ def _cells(figure: Figure) -> dict[str, str]:
 def digits(value: float) -> str:
     """Return three significant digits, and never an exponent."""
     rounded = float(f"{value:.3g}")
-    return f"{rounded:.{max(2 - math.floor(math.log10(rounded)), 0)}f}" if rounded > 0 else "0"
+    places = 2 - math.floor(math.log10(rounded)) if rounded > 0 else 0
+    return f"{rounded:.{min(max(places, 0), 12)}f}" if rounded > 0 else "0"
 
 
 def ratio(value: float) -> str:

@@ -280,13 +280,16 @@ def _compiled(call: Call) -> Call:
     return run
 
 
-def peak_extra_bytes(call: Call, ids: torch.Tensor, table: torch.Tensor) -> int:
+def peak_extra_bytes(call: Call, ids: torch.Tensor, table: torch.Tensor, *, alone: bool = True) -> int:
     """Return the most memory that a call held at once beyond its inputs, its output included, in bytes.
 
     On a CPU every allocation of torch's is counted by its profiler, and what Python and NumPy allocate beside it by
     tracemalloc, which NumPy tells of its arrays; both count exactly, where the resident set of a process depends on
     what its allocator kept of earlier calls. The larger of the two is a lower bound of the truth, so that nobody is
     blamed for what is not there. On a GPU it is the caching allocator's peak.
+
+    `alone` says that no other thread runs meanwhile. Otherwise torch's allocations alone are counted: tracemalloc would
+    count those of all threads, and to start and stop it beside them has crashed Python 3.11.
     """
     call(ids, table)  # what is allocated once, such as a library's handle, is not the call's
     if table.device.type == "cuda":
@@ -298,7 +301,8 @@ def peak_extra_bytes(call: Call, ids: torch.Tensor, table: torch.Tensor) -> int:
         return int(torch.cuda.max_memory_allocated() - before)
     traced: list[int] = []
     activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True) as profile, _traced_memory(traced):
+    counted = _traced_memory(traced) if alone else contextlib.nullcontext()
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile, counted:
         call(ids, table)
     return max([*traced, *_running_totals(profile)])
 
