@@ -62,10 +62,10 @@ measures it. Put a kernel of your own into the same tables, or make this page an
 
 By a profile, the golden's forward is one kernel, as `jnp.take(mode="clip")` is, and takes as long: 0.735 and 0.730 ms
 for 131072 tokens in bfloat16, 1.11 and 1.10 ms in float32; the check for ids out of range is a second one of 2 us.
-Torch's takes 0.57 and 1.14 ms. What is slower in bfloat16 is XLA's code for it: its loops write some 8e11 elements a second
-whatever their width, the zeros of `[151936, 4096]` in 0.73 ms in either dtype. A gather by other code closes the gap:
-`examples/pallas_embedding.py` took 0.525 ms (0.96 of the copy). The golden stays the plain `jnp.take`. With ids on
-the card, validation reads them on the host first, which the host's clock shows and the profile does not.
+Torch's takes 0.57 and 1.14 ms. What is slower in bfloat16 is XLA's code for it: its loops write some 8e11 elements a
+second whatever their width, the zeros of `[151936, 4096]` in 0.73 ms in either dtype. A gather by other code closes
+the gap: `examples/pallas_embedding.py` took 0.525 ms (0.96 of the copy). The golden stays the plain `jnp.take`. With
+ids on the card, validation reads them on the host first, which the host's clock shows and the profile does not.
 """
 
 
