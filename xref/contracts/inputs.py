@@ -7,7 +7,6 @@ function of `i`: any part of a table can be built without the rest.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import mmap
 from collections.abc import Callable, Iterator
@@ -38,19 +37,14 @@ def words(count: int, *, start: int = 0, seed: int = 0) -> np.ndarray[Any, np.dt
     return word
 
 
-def allocate(shape: tuple[int, ...], dtype: np.dtype[Any], *, sparse: bool = False) -> Bits:
+def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Bits:
     """Return a zeroed array in pages of its own: resident only where touched, and aligned for sharing without a copy.
 
     JAX takes a NumPy array over without copying it if it is aligned to 64 bytes, which `np.zeros` does not promise.
-    `sparse` says that most of it will not be touched. Otherwise the pages may be large ones, where the system has them:
-    there are fewer of them to make at the first touch, for which threads wait for each other.
     """
     count = int(np.prod(shape, dtype=np.int64))
     # Private pages: shared ones cost twice the time on first touch.
     pages = mmap.mmap(-1, max(count * dtype.itemsize, 1), access=mmap.ACCESS_COPY)
-    if not sparse and hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a system built without them
-            pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, dtype=dtype, count=count).reshape(shape)
 
 
@@ -141,7 +135,7 @@ def make_table(
     """
     if family not in _TABLES:
         raise errors.bad_value("family", repr(family), f"one of {', '.join(_TABLES)}", "make_table")
-    table = allocate((vocab, hidden), fmt.uint, sparse=family == "sparse")
+    table = allocate((vocab, hidden), fmt.uint)
     _TABLES[family](table, fmt, offset)
     if family == "sparse":
         for row in np.unique(touched):
