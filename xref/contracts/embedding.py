@@ -288,8 +288,8 @@ def answer_digest(verb: str, dtype: str, answer: Bits) -> str:
 def digests(case: Case, ids: Ids, table: Bits, answers: dict[str, Bits]) -> Pinned:
     """Return the digests of a case's inputs and answers."""
     known: dict[tuple[int, str], str] = {}  # a float32 table has one array of both answers, large in the last tier
+    made = {}
     for verb, answer in answers.items():
         key = id(answer), result_dtype(verb, case.dtype)
-        known[key] = known.get(key) or answer_digest(verb, case.dtype, answer)
-    made = {verb: known[id(answer), result_dtype(verb, case.dtype)] for verb, answer in answers.items()}
+        made[verb] = known[key] = known.get(key) or answer_digest(verb, case.dtype, answer)
     return Pinned(ids=bits.digest(ids, case.id_dtype), table=table_digest(case, ids, table), answers=made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import platform
@@ -147,7 +148,7 @@ def merged(reports: Sequence[BenchReport], call: str) -> BenchReport:
         UsageError: they are not of one machine and size, or have a figure in common.
     """
     first, *others = reports
-    whole = msgspec.json.decode(msgspec.json.encode(first), type=BenchReport)
+    whole = copy.deepcopy(first)
     for other in others:
         for name, got, expected in zip(("machine", "sizes"), _alike(other), _alike(first), strict=True):
             if got != expected:

@@ -74,14 +74,10 @@ def run_steps(steps: list[Step], subjects: list[Subject], progress: Progress | N
     lines: set[str] = set()
     waiting, begun = deque(steps), deque[_Begun]()
     with ThreadPoolExecutor(_AHEAD + 1) as pool:
-
-        def begin(most: int) -> None:
-            """Begin with the next steps, as far as they fit into memory beside those at hand."""
-            while waiting and len(begun) < most and _fits(waiting[0].large, [each.step.large for each in begun]):
-                begun.append(_Begun(waiting.popleft(), subjects, pool))
-
         for done in range(len(steps)):
-            begin(_AHEAD + 1)  # the first of them is the one whose turn it is
+            # The first of those begun is the one whose turn it is; the others are those that fit into memory beside it.
+            while waiting and len(begun) <= _AHEAD and _fits(waiting[0].large, [each.step.large for each in begun]):
+                begun.append(_Begun(waiting.popleft(), subjects, pool))
             step = begun[0].step
             if progress is not None:
                 progress(step.name, done, len(steps))
