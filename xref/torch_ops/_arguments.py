@@ -84,6 +84,12 @@ def check_range(token_ids: torch.Tensor, vocab_size: int, call: str) -> None:
     )
 
 
+def in_range(ids: torch.Tensor, vocab_size: int) -> bool:
+    """Return whether all int64 ids, on the host, are in `[0, vocab_size)`."""
+    seen = ids.numpy()  # torch would wake all its threads for so little
+    return seen.size == 0 or bool(seen.min() >= 0 and seen.max() < vocab_size)
+
+
 def check_cotangent(cotangent: object, token_ids: torch.Tensor, call: str, *, hidden: int | None = None) -> FloatFormat:
     """Return the element format of `cotangent` if it is a dense `S + (H,)` tensor of a contract dtype beside the ids.
 

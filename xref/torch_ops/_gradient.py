@@ -26,8 +26,9 @@ from xref.bits import FloatFormat
 from xref.torch_ops import _arguments, _digits
 from xref.torch_ops._accumulator import GradAccumulator
 from xref.torch_ops._bins import measured, segment_sums, widened
+from xref.torch_ops._host import branch, fetched
 from xref.torch_ops._rounding import copied, encode
-from xref.torch_ops._segments import Segments, blocks, by_row, flat_bits, sorted_ids
+from xref.torch_ops._segments import Segments, block_size, blocks, by_row, flat_bits, of_rows, shared_rows, sorted_ids
 from xref.torch_ops._widen import integer_dtype
 
 __all__ = ["GradAccumulator", "grad_rows", "grad_weight"]
@@ -162,16 +163,25 @@ class _GradWeight(torch.autograd.Function):
         padding_idx: int | None,
         call: str | None,
     ) -> torch.Tensor:
-        bits = flat_bits(cotangent)
-        ids = sorted_ids(token_ids, vocab_size)
-        # A GPU reads all elements and writes the zeros while the host plans. The host waits for neither, nor after that
-        # for anything but specials and elements near the ends of float64's range.
+        bits, ids = flat_bits(cotangent), token_ids.reshape(-1).to(torch.int64)
+        planning = branch(bits.device)
+        # A GPU looks at all elements and writes the zeros while the host plans, and copies while the host launches the
+        # many small operations that sums take.
         extent = measured(bits, source) if bits.is_cuda and bits.numel() else None
         out = bits.new_zeros((vocab_size, bits.shape[1]), dtype=integer_dtype(target))
-        segments = by_row(ids, vocab_size, padding_idx)
-        if call is not None and segments.out_of_range:
+        with planning():
+            in_range = _arguments.in_range(fetched(ids)(), vocab_size)
+            copies = in_range and source == target and vocab_size <= bits.numel()
+            shared = shared_rows(ids, vocab_size, padding_idx) if copies else None
+        if call is not None and not in_range:
             _arguments.check_range(token_ids, vocab_size, call)
-        _write(out, segments.rows, segments, bits, source, target, within=extent and extent())
+        within = extent and extent()
+        if shared is None:
+            segments = by_row(sorted_ids(token_ids, vocab_size), vocab_size, padding_idx)
+        else:
+            _copy(out, ids, bits, source, padding_idx, within=within)
+            segments = of_rows(*shared, ids)
+        _write(out, segments.rows, segments, bits, source, target, within=within)
         return out.view(getattr(torch, target.name))
 
     @staticmethod
@@ -224,7 +234,7 @@ def _write(
 
     `within` is what `measured` finds of all the elements, whose `bits` are `[T, H]`; None if that is not known.
     """
-    has_nan = within is None or within[1] > source.largest_finite
+    has_nan = _has_nan(within, source)
     for block in blocks(segments, bits.shape[1], copy_bytes=bits.element_size() if source == target else None):
         elements = bits[:, block.columns].index_select(0, segments.positions[block.tokens])
         if block.longest > 1:
@@ -236,3 +246,29 @@ def _write(
         else:
             codes = encode(widened(elements, source, subnormals=True), target)
         out[:, block.columns].index_copy_(0, slots[block.segments], codes)
+
+
+def _copy(
+    out: torch.Tensor,
+    ids: torch.Tensor,
+    bits: torch.Tensor,
+    fmt: FloatFormat,
+    padding_idx: int | None,
+    *,
+    within: tuple[int, int] | None,
+) -> None:
+    """Write the gradient of all rows that one token names; rows that several name get that of any one of them.
+
+    `ids` is `[T]` int64, all in range; the other arguments are those of `_write`.
+    """
+    step = max(block_size(bits.device, bits.element_size()) // max(bits.shape[1], 1), 1)
+    for start in range(0, ids.numel(), step):
+        part = slice(start, start + step)
+        out.index_copy_(0, ids[part], copied(bits[part], fmt, has_nan=_has_nan(within, fmt)))
+    if padding_idx is not None:
+        out[padding_idx] = 0
+
+
+def _has_nan(within: tuple[int, int] | None, fmt: FloatFormat) -> bool:
+    """Return whether there may be a NaN among elements of which `measured` finds this; None is not known."""
+    return within is None or within[1] > fmt.largest_finite

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-__all__ = ["beside", "fetched"]
+__all__ = ["branch", "fetched"]
 
 
 def fetched(values: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -33,22 +34,26 @@ def fetched(values: torch.Tensor) -> Callable[[], torch.Tensor]:
     return read
 
 
-@contextlib.contextmanager
-def beside(device: torch.device) -> Iterator[None]:
-    """Let a GPU copy what is fetched here while it runs what is launched afterwards, and not before that.
+def branch(device: torch.device) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    """Mark this point of a GPU's work; the call returned gives a context for what may run from here on.
 
-    Copies have hardware of their own; kernels launched here would wait for the others to leave them room. Whoever uses
-    this has to wait for the copy before the tensor is given back. A CPU does all in turn.
+    It runs beside what is launched here in between, and is served first, for it is short and the host waits for it.
+    Before it has waited, nothing may use what comes of it or give back what it reads. A tensor that it makes and that
+    is used elsewhere needs `record_stream`. A CPU does all in turn.
     """
     if device.type != "cuda":
-        yield
-        return
-    stream = _side_stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        yield
+        return contextlib.nullcontext
+    here = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    here.record(torch.cuda.current_stream(device))
+
+    def context() -> contextlib.AbstractContextManager[Any]:
+        stream = _first_served(device)
+        stream.wait_event(here)
+        return torch.cuda.stream(stream)
+
+    return context
 
 
 @functools.cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+def _first_served(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]

@@ -1,7 +1,8 @@
 """Tokens grouped by the row that they name, and cut into blocks whose temporaries stay small.
 
-A segment is one row of the table with all its tokens. Those of one token come first, for their gradient is a copy: a
-few large operations, which a GPU is still at while the host launches the many small ones that sums take.
+A segment is one row of the table with all its tokens. There are two ways to them. `by_row` sorts the ids and plans on
+the host; segments of one token come first, for their gradient is a copy. `shared_rows` counts the ids and finds the
+segments of several tokens alone, in few operations: on a GPU their launches are what takes time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from xref.torch_ops._host import fetched
 from xref.torch_ops._widen import integer_view
 
-__all__ = ["Block", "Segments", "block_size", "blocks", "by_row", "flat_bits", "sorted_ids"]
+__all__ = ["Block", "Segments", "block_size", "blocks", "by_row", "flat_bits", "of_rows", "shared_rows", "sorted_ids"]
 
 # Bytes of one temporary; a block has a few at a time. On a CPU smaller ones would stay nearer in the caches, but every
 # operation ends in a barrier of all threads, and those wait long where cores are shared.
@@ -30,21 +31,24 @@ class Segments(NamedTuple):
     """R segments over T tokens: first those of one token, then those of several; each part by ascending row.
 
     rows: `[R]` int64, the row of each segment.
-    counts: `[R]` NumPy int64, on the host: how many tokens each segment has.
-    positions: `[T]` int64, where the tokens stand among the flattened ids, segment after segment.
+    counts: `[R]` NumPy int64, on the host: how many tokens each segment has. None if that is not known there: then each
+        has at least two.
+    positions: `[T]` int64, where the tokens stand among the flattened ids, segment after segment; ascending if `counts`
+        is None.
     segment_of: `[T]` int64, the segment of each of them.
     out_of_range: whether an id was left out because no row has it.
     """
 
     rows: torch.Tensor
-    counts: np.ndarray[Any, np.dtype[np.int64]]
+    counts: np.ndarray[Any, np.dtype[np.int64]] | None
     positions: torch.Tensor
     segment_of: torch.Tensor
     out_of_range: bool
 
     def within(self, block: Block) -> torch.Tensor:
         """Return the segment of each token of a block, counted from the block's first."""
-        return self.segment_of[block.tokens] - block.segments.start
+        part, start = self.segment_of[block.tokens], block.segments.start
+        return part - start if start else part
 
 
 class Sorted(NamedTuple):
@@ -115,6 +119,28 @@ def by_row(ids: Sorted, vocab_size: int, padding_idx: int | None) -> Segments:
     return Segments(parts[0], counts, ids.positions.index_select(0, parts[1]), parts[2], out_of_range)
 
 
+def shared_rows(ids: torch.Tensor, vocab_size: int, padding_idx: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the rows that several tokens name, but for `padding_idx`, ascending, and where those tokens stand.
+
+    `ids` is `[T]` int64, all in range; both results are int64. Takes nine bytes a row of the table. Waits until the
+    device has done it.
+    """
+    counts = ids.new_zeros(vocab_size).scatter_(0, ids, 1, reduce="add")
+    if padding_idx is not None:
+        counts[padding_idx] = 0
+    several = counts > 1
+    return several.nonzero().squeeze(1), several.index_select(0, ids).nonzero().squeeze(1)
+
+
+def of_rows(rows: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> Segments:
+    """Return the segments of what `shared_rows` finds among these ids; does not wait for the device."""
+    if ids.is_cuda:
+        for tensor in (rows, positions):  # which may be of another stream
+            tensor.record_stream(torch.cuda.current_stream(ids.device))
+    segment_of = torch.searchsorted(rows, ids.index_select(0, positions))
+    return Segments(rows, None, positions, segment_of, out_of_range=False)
+
+
 def flat_bits(cotangent: torch.Tensor) -> torch.Tensor:
     """Return `S + (H,)` elements as `[T, H]` integers of the same width; a view where the strides allow it."""
     bits = integer_view(cotangent.detach().resolve_neg())
@@ -133,6 +159,10 @@ def blocks(segments: Segments, hidden: int, *, copy_bytes: int | None = None) ->
     """
     device = segments.rows.device
     counts = segments.counts
+    if counts is None:
+        rows, tokens = segments.rows.numel(), segments.positions.numel()
+        yield from _strips(slice(0, rows), slice(0, tokens), tokens - 2 * (rows - 1), hidden, block_size(device, 8))
+        return
     ends = np.cumsum(counts)
     alone = int(np.count_nonzero(counts == 1))
     first = start = 0
@@ -141,8 +171,13 @@ def blocks(segments: Segments, hidden: int, *, copy_bytes: int | None = None) ->
         last = int(np.searchsorted(ends, start + size // max(hidden, 1), side="right"))
         last = max(min(last, alone) if first < alone else last, first + 1)
         stop = int(ends[last - 1])
-        width = max(size // (stop - start), _NARROWEST)
-        for column in range(0, hidden, width):
-            columns = slice(column, min(column + width, hidden))
-            yield Block(slice(first, last), slice(start, stop), columns, int(counts[first:last].max()))
+        yield from _strips(slice(first, last), slice(start, stop), int(counts[first:last].max()), hidden, size)
         first, start = last, stop
+
+
+def _strips(segments: slice, tokens: slice, longest: int, hidden: int, size: int) -> Iterator[Block]:
+    """Cut the columns of some segments, so that a block has no more than `size` elements if it can."""
+    width = max(size // max(tokens.stop - tokens.start, 1), _NARROWEST)
+    if segments.stop > segments.start:
+        for column in range(0, hidden, width):
+            yield Block(segments, tokens, slice(column, min(column + width, hidden)), longest)

@@ -27,7 +27,7 @@ from xref import errors
 from xref.bits import FloatFormat
 from xref.torch_ops import _arguments
 from xref.torch_ops._gradient import GradAccumulator, grad_rows, grad_weight
-from xref.torch_ops._host import beside, fetched
+from xref.torch_ops._host import branch, fetched
 from xref.torch_ops._widen import widen_into
 
 __all__ = ["GradAccumulator", "NativeEmbeddingOp", "forward", "forward_fp32", "grad_rows", "grad_weight"]
@@ -108,11 +108,10 @@ def _gather_checked(
     """
     ids = token_ids.to(torch.int64)
     nearest = ids.clamp(0, weight.shape[0] - 1)
-    with beside(weight.device):
+    with branch(weight.device)():
         on_host = fetched(ids)
     out = _gather(nearest, weight, narrow)
-    seen = on_host().numpy()  # torch would wake all its threads for so little
-    if seen.size and not (seen.min() >= 0 and seen.max() < weight.shape[0]):
+    if not _arguments.in_range(on_host(), weight.shape[0]):
         _arguments.check_range(token_ids, weight.shape[0], call)
         raise errors.UsageError(errors.message("token_ids", "ids that changed during the call", "the same ids", call))
     return out
