@@ -90,13 +90,22 @@ def check_range(token_ids: Any, vocab_size: int, call: str) -> None:
 def narrow(token_ids: Any, vocab_size: int) -> jax.Array:
     """Return the ids in the signed dtype that JAX indexes with: int64 for 64-bit ids under x64, int32 otherwise.
 
-    No id outside `[0, vocab_size)` comes back inside it. A NumPy array, or a JAX array made while x64 was on, can hold
-    ids that int32 cannot (2**32 + 1 would become 1): those become -1 on the host first. Unsigned ids past the signed
-    range turn negative, which is as far out.
+    No id outside `[0, vocab_size)` comes back inside it: see `traceable`. Unsigned ids past the signed range turn
+    negative, which is as far out.
+    """
+    ids = traceable(token_ids, vocab_size)
+    return ids.astype(jnp.int64 if ids.dtype.itemsize == 8 else jnp.int32)
+
+
+def traceable(token_ids: Any, vocab_size: int) -> jax.Array:
+    """Return the ids as an array that a trace does not narrow, and no id outside `[0, vocab_size)` inside it.
+
+    A NumPy array, or a JAX array made while x64 was on, can hold ids that int32 cannot (2**32 + 1 would become 1):
+    those become -1 on the host.
     """
     whole = jax.dtypes.canonicalize_dtype(token_ids.dtype) == token_ids.dtype
     if isinstance(token_ids, jax.core.Tracer) or (isinstance(token_ids, jax.Array) and whole):
-        return token_ids.astype(jnp.int64 if token_ids.dtype.itemsize == 8 else jnp.int32)
+        return token_ids
     ids = np.asarray(token_ids)
     return jnp.asarray(np.where(_out_of_range(ids, vocab_size), -1, ids.astype(np.int64)).astype(np.int32))
 

@@ -15,7 +15,10 @@ Not promised: forward-mode differentiation. The gradient is linear in the cotang
 from __future__ import annotations
 
 import functools
+import importlib
 import math
+import warnings
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -70,14 +73,16 @@ def grad_weight(
     vocab_size = errors.checked_size(vocab_size, "vocab_size", call, limit=_arguments.MOST_ROWS)
     target = _check(token_ids, cotangent, dtype, call)
     padding = _arguments.check_padding_idx(padding_idx, vocab_size, call)
+    cotangent = jnp.asarray(cotangent)
+    if _arguments.is_traced(token_ids, cotangent) or not _placement.on_one_cpu(cotangent):
+        table = _table(_arguments.traceable(token_ids, vocab_size), cotangent, padding, vocab_size, target)
+        if validate:  # while the device is at work
+            _arguments.check_range(token_ids, vocab_size, call)
+        return table
     if validate:
         _arguments.check_range(token_ids, vocab_size, call)
-    elements = _flat(cotangent)
-    if _arguments.is_traced(token_ids, elements) or not _placement.on_one_cpu(elements):
-        ids = _arguments.narrow(token_ids, vocab_size).reshape(-1)
-        return _table(ids, elements, padding, vocab_size, target)
     row_ids, slots, first = _segments.on_host(token_ids, vocab_size, padding)
-    return _placement.placed(_sums(first, elements, target), slots, row_ids, vocab_size, target)
+    return _placement.placed(_sums(first, _flat(cotangent), target), slots, row_ids, vocab_size, target)
 
 
 def grad_rows(
@@ -121,7 +126,7 @@ def grad_rows(
     # Padded to the traced shape, or every other number of rows would be compiled anew.
     padded = np.full(min(first.size, size), first.size, np.int32)
     padded[: slots.size] = slots
-    rows = _placement.gathered(_sums(first, elements, target), padded, target)
+    rows = _rows(padded, first, elements, target)
     return jnp.asarray(row_ids.astype(np.int32)), rows[: row_ids.size]
 
 
@@ -145,9 +150,10 @@ def _sums(first: jax.Array, elements: jax.Array, target: FloatFormat) -> jax.Arr
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
-def _table(ids: jax.Array, elements: jax.Array, padding: int, vocab_size: int, target: FloatFormat) -> jax.Array:
+def _table(token_ids: jax.Array, cotangent: jax.Array, padding: int, vocab_size: int, target: FloatFormat) -> jax.Array:
+    ids = _arguments.narrow(token_ids, vocab_size).reshape(-1)
     slots, first = _segments.of_table(ids, vocab_size, padding)
-    return _gathered_sums(slots, first, elements, target)
+    return _gathered_sums(slots, first, _flat(cotangent), target)
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
@@ -161,7 +167,40 @@ def _padded_rows(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _gathered_sums(slots: jax.Array, first: jax.Array, elements: jax.Array, target: FloatFormat) -> jax.Array:
     """Return `[R, H]` of `target`: the sum of segment `slots[r]` of the `[T, H]` elements, +0 where that is T."""
-    return _placement.gathered(_sums(first, elements, target), slots, target)
+
+    def by_xla(slots: jax.Array, first: jax.Array, elements: jax.Array) -> jax.Array:
+        return _placement.gathered(_sums(first, elements, target), slots, target)
+
+    kernels = _cuda_kernels()
+    if kernels is None or not kernels.takes(slots, elements, target):
+        return by_xla(slots, first, elements)
+    by_kernels = functools.partial(kernels.gathered_sums, target=target)
+    return lax.platform_dependent(slots, first, elements, cuda=by_kernels, default=by_xla)
+
+
+_rows = jax.jit(_gathered_sums, static_argnums=3)
+
+
+@functools.cache
+def _cuda_kernels() -> ModuleType | None:
+    """Return the module of kernels for NVIDIA GPUs, or None where there is no such GPU, or JAX compiles none for it.
+
+    JAX's warning at each use that it will drop their compiler is kept from the user, who cannot do anything about it.
+    """
+    try:
+        device = jax.devices("cuda")[0]
+    except RuntimeError:
+        return None
+    warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
+    try:
+        kernels = importlib.import_module("xref.jax_ops._cuda")
+        kernels.compile_smallest(device)
+    except Exception as error:  # whatever another JAX raises: there is another way to the same bits
+        got = f"{type(error).__name__}: {error}".partition("\n")[0]
+        expected = f"kernels for {device.device_kind}, without which it takes longer"
+        warnings.warn(errors.message("Pallas", got, expected, "grad_weight"), RuntimeWarning, stacklevel=2)
+        return None
+    return kernels
 
 
 def _gathered_sums_forward(

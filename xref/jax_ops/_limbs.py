@@ -34,6 +34,9 @@ from xref.bits import FloatFormat
 
 Word = np.dtype[Any]
 
+# Binades between the largest and the smallest element that one batch covers. A block of gaussian elements has about 25.
+_ORDINARY_SPREAD = 26
+
 
 def word_for(*formats: FloatFormat) -> Word:
     """Return the integers to compute in: int32, or int64 if float64 (and so x64) is involved."""
@@ -45,22 +48,40 @@ def limb_width(tokens: int, word: Word) -> int:
     return min(_bits(word) - 1 - tokens.bit_length(), _fraction(word) - 1)
 
 
+def ordinary_count(source: FloatFormat, width: int) -> int:
+    """Return how many limbs hold the elements of ordinary data: one batch of a loop over limbs."""
+    return -(-(source.mantissa_bits + 1 + _ORDINARY_SPREAD) // width)
+
+
 def occupied(bits: jax.Array, source: FloatFormat) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return `(low, high, special)` of elements of `source`, given by their bits: three scalars, int32, int32 and bool.
 
-    Every bit of a finite element is at a place in `[low, high)`, counted in quanta; `special` tells whether any element
-    is not finite. If no element is finite and nonzero, `low` and `high` are places and mean nothing.
+    `low` and `high` are those of `places`; `special` tells whether any element is not finite.
     """
-    uint = source.uint.type
-    magnitude = bits & uint(source.sign - 1)
+    mask = source.uint.type(source.sign - 1)
+    magnitude = bits & mask
     largest = jnp.max(magnitude)
-    smallest = jnp.min(magnitude - uint(1)) + uint(1)  # zeros wrap around, out of the way
+    low, high = places(jnp.min(less_one(magnitude, mask)), largest, source)
+    return low, high, largest > source.uint.type(source.largest_finite)
+
+
+def less_one(magnitude: jax.Array, mask: Any) -> jax.Array:
+    """Return magnitudes less one, so that zeros wrap around to `mask`, out of the way of a search for the smallest."""
+    return (magnitude - 1) & mask
+
+
+def places(smallest_less_one: jax.Array, largest: jax.Array, source: FloatFormat) -> tuple[jax.Array, jax.Array]:
+    """Return `(low, high)`, int32: every bit of the finite elements is at a place in `[low, high)`, counted in quanta.
+
+    Given are the smallest of `less_one` of their magnitudes and the largest magnitude, specials included. If no element
+    is finite and nonzero, `low` and `high` are places and mean nothing.
+    """
 
     def place(magnitude: jax.Array) -> jax.Array:
         return jnp.maximum((magnitude >> source.mantissa_bits).astype(jnp.int32) - 1, 0)
 
-    finite = jnp.minimum(largest, uint(source.largest_finite))
-    return place(smallest), place(finite) + source.mantissa_bits + 1, largest > uint(source.largest_finite)
+    finite = jnp.minimum(largest, largest.dtype.type(source.largest_finite))
+    return place(smallest_less_one), place(finite) + source.mantissa_bits + 1
 
 
 def limb(bits: jax.Array, source: FloatFormat, place: jax.Array | int, width: int, word: Word) -> jax.Array:
@@ -77,7 +98,7 @@ def limb(bits: jax.Array, source: FloatFormat, place: jax.Array | int, width: in
     # Shifts by the word's width are undefined. By one less, no bit is left under the mask, so clipping changes nothing.
     up = jnp.maximum(field - 1, 0) - place
     cut = ((significand << jnp.clip(up, 0, last)) >> jnp.clip(-up, 0, last)) & ((1 << width) - 1)
-    return _negated(cut, -((element >> (source.width - 1)) & 1))
+    return _negated(cut, _sign_mask(element, source))
 
 
 class Sums(NamedTuple):
@@ -150,14 +171,41 @@ def rounded(sums: Sums, end: jax.Array | int, quantum: int, target: FloatFormat)
     return encoded | sign
 
 
-def special_flags(bits: jax.Array, source: FloatFormat) -> tuple[jax.Array, jax.Array]:
-    """Return `(plus, minus)`: 1 where an element is a NaN or +inf, and 1 where it is a NaN or -inf; int32, else 0."""
+def by_sign(bits: jax.Array, source: FloatFormat, word: Word) -> tuple[jax.Array, jax.Array]:
+    """Return `(plus, minus)`: the magnitudes of elements without and with a sign, of dtype `word`; 0 for the others."""
+    element = bits.astype(word)
+    magnitude, negative = element & (source.sign - 1), _sign_mask(element, source)
+    return magnitude & ~negative, magnitude & negative
+
+
+def special_flags(plus: jax.Array, minus: jax.Array, source: FloatFormat) -> tuple[jax.Array, jax.Array]:
+    """Return `(plus, minus)`: 1 where there is a NaN or +inf, and 1 where there is a NaN or -inf; int32, else 0.
+
+    Given are what `by_sign` returns, or the largest of it over a segment.
+    """
+    nan = source.exponent if source.has_inf else source.largest_finite  # NaNs are above that
+    has_nan = jnp.maximum(plus, minus) > nan
+    plus, minus = (has_nan | (largest > source.largest_finite) for largest in (plus, minus))
+    return plus.astype(jnp.int32), minus.astype(jnp.int32)
+
+
+def alone(bits: jax.Array, source: FloatFormat, target: FloatFormat) -> jax.Array:
+    """Return the bits of `target` of sums of one element each, given by its bits: a copy, or rounded once.
+
+    A zero is +0, and a NaN the canonical one.
+    """
     uint = source.uint.type
-    magnitude = bits & uint(source.sign - 1)
-    special = magnitude > uint(source.largest_finite)
-    nan = magnitude > uint(source.exponent if source.has_inf else source.largest_finite)
-    negative = (bits & uint(source.sign)) != 0
-    return (nan | (special & ~negative)).astype(jnp.int32), (nan | (special & negative)).astype(jnp.int32)
+    if source == target:
+        magnitude = bits & uint(source.sign - 1)
+        is_nan = magnitude > uint(source.exponent if source.has_inf else source.largest_finite)
+        return jnp.where(is_nan, uint(source.nan), jnp.where(magnitude == 0, magnitude, bits))
+    word = word_for(source, target)
+    width = limb_width(1, word)  # more than a significand has
+    plus, minus = by_sign(bits, source, word)
+    place, _ = places(plus | minus, plus | minus, source)
+    sums = add_limb(no_sums(bits.shape, word), limb(bits, source, place, width, word), place, width)
+    out = rounded(sums, place + width, source.quantum, target)
+    return overlaid(out, *special_flags(plus, minus, source), target)
 
 
 def overlaid(bits: jax.Array, plus: jax.Array, minus: jax.Array, target: FloatFormat) -> jax.Array:
@@ -178,6 +226,11 @@ def _bits(word: Word) -> int:
 def _fraction(word: Word) -> int:
     """Return the bits that a tail has below its digit's unit: two less than the word, for its sign and for safety."""
     return _bits(word) - 2
+
+
+def _sign_mask(element: jax.Array, source: FloatFormat) -> jax.Array:
+    """Return all ones (-1) where an element, given by its bits in the word's dtype, has a sign, else 0."""
+    return -((element >> (source.width - 1)) & 1)
 
 
 def _negated(value: jax.Array, mask: jax.Array) -> jax.Array:

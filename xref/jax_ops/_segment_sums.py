@@ -22,8 +22,6 @@ MOST_TOKENS = 2**29 - 1  # limbs of two bits, the narrowest that there are
 _CPU_BLOCK = 2**19
 _BLOCK = 2**25
 _FEWEST_COLUMNS = 32  # a cache line of a bfloat16 row
-# Binades between the largest and the smallest element that one batch covers. A block of gaussian elements has about 25.
-_ORDINARY_SPREAD = 26
 
 
 def segment_sums(bits: jax.Array, first: jax.Array, source: FloatFormat, target: FloatFormat) -> jax.Array:
@@ -74,7 +72,7 @@ def _block_sums(bits: jax.Array, later: jax.Array, source: FloatFormat, target: 
     width = _limbs.limb_width(bits.shape[0], word)
     low, high, special = _limbs.occupied(bits, source)
     count = -(-(high - low) // width)
-    few = -(-(source.mantissa_bits + 1 + _ORDINARY_SPREAD) // width)
+    few = _limbs.ordinary_count(source, width)
     nothing = _limbs.no_sums(bits.shape, word)
 
     def add_limb(index: jax.Array | int, sums: _limbs.Sums) -> _limbs.Sums:
@@ -92,7 +90,8 @@ def _block_sums(bits: jax.Array, later: jax.Array, source: FloatFormat, target: 
     def anything() -> jax.Array:
         sums = lax.fori_loop(0, count, add_limb, nothing)
         out = _limbs.rounded(sums, low + count * width, source.quantum, target)
-        plus, minus = (flag.at[later].max(flag, mode="drop") for flag in _limbs.special_flags(bits, source))
+        flags = _limbs.special_flags(*_limbs.by_sign(bits, source, word), source)
+        plus, minus = (flag.at[later].max(flag, mode="drop") for flag in flags)
         return _limbs.overlaid(out, plus, minus, target)
 
     return lax.cond((count <= few) & ~special, ordinary, anything)

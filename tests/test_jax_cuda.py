@@ -1,0 +1,172 @@
+"""The gradient's kernels for NVIDIA GPUs, interpreted on a CPU, and compiled for a GPU as far as that goes without one.
+
+On a GPU all tests of the JAX gradient run them as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gradient_cases import expected_table, hard_columns, packed
+
+from xref.bits import FORMATS, as_bits, from_bits
+from xref.jax_ops import _cuda, _gradient, _segments
+
+pytestmark = pytest.mark.jax
+
+PAIRS = [
+    *(("float32", "float32"), ("float32", "bfloat16"), ("bfloat16", "bfloat16"), ("float16", "float16")),
+    *(("float16", "float32"), ("float8_e4m3fn", "float8_e4m3fn"), ("float8_e5m2", "float8_e4m3fn")),
+]
+INTERPRETED = functools.partial(_cuda.gathered_sums, interpret=True)
+
+
+@pytest.fixture
+def small_cuts(monkeypatch):
+    """Cut so that small inputs have several programs, tiles and kinds of segments."""
+    cuts = _cuda._Cut(8, 2, 16, 2), _cuda._Cut(16, 4, 16, 7), _cuda._Cut(32, 8, 8, 2**31 - 1)
+    monkeypatch.setattr(_cuda, "_CUTS", cuts)
+    monkeypatch.setattr(_cuda, "_ROW_BYTES", 64)
+
+
+def check(ids, bits, vocab_size, source, target, *, padding_idx=-1):
+    """Compare every bit of a gradient by the interpreted kernels with the exact one."""
+    slots, first = _segments.of_table(jnp.asarray(ids, jnp.int32), vocab_size, padding_idx)
+    elements = jnp.asarray(from_bits(bits, source))
+    assert _cuda.takes(slots, elements, FORMATS[target])
+    got = jax.jit(INTERPRETED, static_argnums=3)(slots, first, elements, FORMATS[target])
+    assert (got.dtype.name, got.shape) == (target, (vocab_size, bits.shape[1]))
+    counts = (ids >= 0) & (ids < vocab_size) & (ids != padding_idx)
+    expected = expected_table(ids[counts], bits[counts], vocab_size, source, target)
+    np.testing.assert_array_equal(as_bits(np.asarray(got)), expected)
+
+
+def any_bits(rng, shape, source):
+    return rng.integers(0, 1 << FORMATS[source].width, shape, np.uint64).astype(FORMATS[source].uint)
+
+
+@pytest.mark.usefixtures("small_cuts")
+@pytest.mark.parametrize(("source", "target"), [PAIRS[0], PAIRS[1], PAIRS[-1]])
+def test_hard_columns(source, target):
+    columns = list(hard_columns(FORMATS[source], FORMATS[target]).values())
+    for start in range(0, len(columns), 48):
+        bits = packed(columns[start : start + 48], 64, 48, FORMATS[source], start)
+        check(np.full(64, 5), bits, 7, source, target)
+
+
+@pytest.mark.usefixtures("small_cuts")
+@pytest.mark.parametrize(("source", "target"), PAIRS[1:-1])
+def test_segments_of_every_length(source, target):
+    rng = np.random.default_rng(5)
+    ids = rng.permutation(np.repeat(np.arange(14), np.arange(14)))
+    bits = any_bits(rng, (ids.size, 41), source)
+    finite = (bits & FORMATS[source].uint.type(FORMATS[source].sign - 1)) <= FORMATS[source].largest_finite
+    for each in (bits, np.where(finite, bits, FORMATS[source].uint.type(1))):
+        check(ids, each, 17, source, target, padding_idx=3)
+
+
+@pytest.mark.usefixtures("small_cuts")
+@pytest.mark.parametrize(
+    ("ids", "vocab_size", "hidden"),
+    [
+        ([0], 1, 1),
+        ([2, 2], 3, 1),
+        ([1, -1, 5, 4, 1, 99, -(2**31)], 5, 17),
+        ([7, -2], 5, 3),
+        ([0] * 33, 1, 1185),
+        (list(range(33)), 33, 31),
+    ],
+    ids=["one", "one sum", "out of range", "none in range", "one row", "all alone"],
+)
+def test_shapes(ids, vocab_size, hidden):
+    bits = any_bits(np.random.default_rng(8), (len(ids), hidden), "float32")
+    check(np.array(ids), bits, vocab_size, "float32", "float32")
+
+
+@pytest.mark.parametrize("source", ["float32", "bfloat16"])
+def test_cuts_as_they_are(source):
+    rng = np.random.default_rng(9)
+    ids = np.concatenate([np.repeat(np.arange(90), np.arange(90) // 12), np.full(150, 95), np.full(80, 96)])
+    check(rng.permutation(ids), any_bits(rng, (ids.size, 300), source), 99, source, source)
+
+
+@pytest.mark.usefixtures("small_cuts")
+def test_x64_and_vmap():
+    rng = np.random.default_rng(10)
+    ids, bits = rng.integers(0, 6, 40), any_bits(rng, (40, 9), "float32")
+    with jax.enable_x64(True):
+        check(ids, bits, 7, "float32", "float32")
+    batch = jnp.stack([jnp.asarray(ids, jnp.int32), jnp.asarray(ids[::-1].copy(), jnp.int32)])
+    slots, first = jax.vmap(lambda each: _segments.of_table(each, 7, -1))(batch)
+    elements = jnp.asarray(from_bits(bits, "float32"))
+    got = jax.vmap(functools.partial(INTERPRETED, target=FORMATS["float32"]), (0, 0, None))(slots, first, elements)
+    for each, rows in zip(batch, got, strict=True):
+        expected = expected_table(np.asarray(each), bits, 7, "float32", "float32")
+        np.testing.assert_array_equal(as_bits(np.asarray(rows)), expected)
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+@pytest.mark.parametrize("hidden", [1, 1185])
+def test_kernels_are_lowered_for_a_gpu(source, target, hidden):
+    shapes = ((100,), jnp.int32), ((8192,), jnp.int32), ((8192, hidden), source)
+    arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
+    kernels = jax.jit(functools.partial(_cuda.gathered_sums, target=FORMATS[target]))
+    text = kernels.trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("triton") >= 5
+    assert "atomic" not in text
+
+
+def test_what_the_kernels_do_not_take():
+    def takes(rows, tokens, hidden, source, target):
+        slots, elements = jax.ShapeDtypeStruct((rows,), jnp.int32), jax.ShapeDtypeStruct((tokens, hidden), source)
+        return _cuda.takes(slots, elements, FORMATS[target])
+
+    assert takes(2**20, 3, 4096, "float32", "float32")
+    assert takes(2**19, 3, 4096, "bfloat16", "float8_e5m2")
+    assert not takes(2**19 + 1, 3, 4096, "bfloat16", "float8_e5m2")
+    assert not takes(3, 2**19 + 1, 4096, "float8_e5m2", "bfloat16")
+    assert not any(takes(*shape, "float32", "float32") for shape in ((0, 3, 5), (3, 0, 5), (3, 5, 0)))
+    with jax.enable_x64(True):
+        assert not takes(3, 4, 5, "float64", "float32")
+        assert not takes(3, 4, 5, "float32", "float64")
+
+
+def test_the_golden_takes_them_where_there_is_a_gpu(monkeypatch):
+    """A CPU is among the platforms that the program is for, and it takes the other way to the same bits."""
+    monkeypatch.setattr(_gradient, "_cuda_kernels", lambda: _cuda)
+    shapes = ((20,), jnp.int32), ((20, 6), jnp.float32)
+    arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes]
+    traced = jax.jit(lambda ids, cotangent: _gradient.grad_weight(ids, cotangent, 10)).trace(*arguments)
+    assert "triton" in traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert "triton" not in traced.lower(lowering_platforms=("cpu",)).as_text()
+    rng = np.random.default_rng(12)
+    ids, bits = rng.integers(0, 10, 20), any_bits(rng, (20, 6), "float32")
+    got = jax.jit(lambda ids, cotangent: _gradient.grad_weight(ids, cotangent, 10))(ids, from_bits(bits, "float32"))
+    np.testing.assert_array_equal(as_bits(np.asarray(got)), expected_table(ids, bits, 10, "float32", "float32"))
+
+
+def test_without_the_kernels_there_is_a_warning(monkeypatch):
+    def fail(device):
+        raise NotImplementedError("no such back end\nand a page of advice")
+
+    choose = _gradient._cuda_kernels.__wrapped__
+    monkeypatch.setattr(jax, "devices", lambda platform: jax.local_devices(backend="cpu"))
+    monkeypatch.setattr(_cuda, "compile_smallest", fail)
+    message = (
+        r"^Pallas: got NotImplementedError: no such back end, "
+        r"expected kernels for cpu, without which it takes longer \[grad_weight\]$"
+    )
+    with pytest.warns(RuntimeWarning, match=message):
+        assert choose() is None
+
+
+def test_without_a_gpu_there_is_no_warning(monkeypatch):
+    def absent(platform):
+        raise RuntimeError(f"Unknown backend {platform}")
+
+    monkeypatch.setattr(jax, "devices", absent)
+    assert _gradient._cuda_kernels.__wrapped__() is None
