@@ -137,18 +137,17 @@ def widened(bits: torch.Tensor, fmt: FloatFormat, *, scale: int = 0, subnormals:
 def measured(bits: torch.Tensor, fmt: FloatFormat) -> Callable[[], tuple[int, int]]:
     """Begin to look for the smallest magnitude that is not zero and the largest; the call returned gives their bits.
 
-    If all are zero, both are 0. On a GPU that call waits for this search alone, and for nothing launched after it,
-    unless there are zeros.
+    If all are zero, both are 0. On a GPU that call waits for this search alone, and for nothing launched after it.
     """
     mask = fmt.sign - 1
-    less_one = (bits - 1).bitwise_and_(mask)  # of a magnitude, so that a zero wraps to the largest of all
-    pair = fetched(torch.stack(torch.aminmax(less_one)))
+    magnitude = bits & mask
+    largest = magnitude.amax()
+    smallest = magnitude.sub_(1).bitwise_and_(mask).amin()  # one less, a zero wraps to the largest of all
+    pair = fetched(torch.stack((smallest, largest)))
 
     def read() -> tuple[int, int]:
-        low, high = (one + 1 for one in pair().tolist())
-        if high > mask:  # there are zeros
-            high = int((bits & mask).amax())
-        return (low, high) if high else (0, 0)
+        low, high = pair().tolist()
+        return (low + 1, high) if high else (0, 0)
 
     return read
 
