@@ -19,8 +19,8 @@ from xref.jax_ops import _cuda, _gradient, _segments
 pytestmark = pytest.mark.jax
 
 PAIRS = [
-    *(("float32", "float32"), ("float32", "bfloat16"), ("bfloat16", "bfloat16"), ("float16", "float16")),
-    *(("float16", "float32"), ("float8_e4m3fn", "float8_e4m3fn"), ("float8_e5m2", "float8_e4m3fn")),
+    *(("float32", "float32"), ("float32", "bfloat16"), ("bfloat16", "bfloat16")),
+    *(("float16", "float16"), ("float16", "float32")),
 ]
 INTERPRETED = functools.partial(_cuda.gathered_sums, interpret=True)
 
@@ -50,7 +50,7 @@ def any_bits(rng, shape, source):
 
 
 @pytest.mark.usefixtures("small_cuts")
-@pytest.mark.parametrize(("source", "target"), [PAIRS[0], PAIRS[1], PAIRS[-1]])
+@pytest.mark.parametrize(("source", "target"), PAIRS[:2])
 def test_hard_columns(source, target):
     columns = list(hard_columns(FORMATS[source], FORMATS[target]).values())
     for start in range(0, len(columns), 48):
@@ -59,7 +59,7 @@ def test_hard_columns(source, target):
 
 
 @pytest.mark.usefixtures("small_cuts")
-@pytest.mark.parametrize(("source", "target"), PAIRS[1:-1])
+@pytest.mark.parametrize(("source", "target"), PAIRS[2:])
 def test_segments_of_every_length(source, target):
     rng = np.random.default_rng(5)
     ids = rng.permutation(np.repeat(np.arange(14), np.arange(14)))
@@ -74,13 +74,11 @@ def test_segments_of_every_length(source, target):
     ("ids", "vocab_size", "hidden"),
     [
         ([0], 1, 1),
-        ([2, 2], 3, 1),
         ([1, -1, 5, 4, 1, 99, -(2**31)], 5, 17),
         ([7, -2], 5, 3),
         ([0] * 33, 1, 1185),
-        (list(range(33)), 33, 31),
     ],
-    ids=["one", "one sum", "out of range", "none in range", "one row", "all alone"],
+    ids=["one", "out of range", "none in range", "one row"],
 )
 def test_shapes(ids, vocab_size, hidden):
     bits = any_bits(np.random.default_rng(8), (len(ids), hidden), "float32")
@@ -100,13 +98,12 @@ def test_x64_and_vmap():
     ids, bits = rng.integers(0, 6, 40), any_bits(rng, (40, 9), "float32")
     with jax.enable_x64(True):
         check(ids, bits, 7, "float32", "float32")
-    batch = jnp.stack([jnp.asarray(ids, jnp.int32), jnp.asarray(ids[::-1].copy(), jnp.int32)])
-    slots, first = jax.vmap(lambda each: _segments.of_table(each, 7, -1))(batch)
-    elements = jnp.asarray(from_bits(bits, "float32"))
-    got = jax.vmap(functools.partial(INTERPRETED, target=FORMATS["float32"]), (0, 0, None))(slots, first, elements)
-    for each, rows in zip(batch, got, strict=True):
-        expected = expected_table(np.asarray(each), bits, 7, "float32", "float32")
-        np.testing.assert_array_equal(as_bits(np.asarray(rows)), expected)
+    slots, first = _segments.of_table(jnp.asarray(ids, jnp.int32), 7, -1)
+    batch = np.stack([bits, bits[::-1]])
+    one = functools.partial(INTERPRETED, target=FORMATS["float32"])
+    got = jax.vmap(one, (None, None, 0))(slots, first, jnp.asarray(from_bits(batch, "float32")))
+    for each, table in zip(batch, got, strict=True):
+        np.testing.assert_array_equal(as_bits(np.asarray(table)), expected_table(ids, each, 7, "float32", "float32"))
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
@@ -125,11 +122,10 @@ def test_what_the_kernels_do_not_take():
         slots, elements = jax.ShapeDtypeStruct((rows,), jnp.int32), jax.ShapeDtypeStruct((tokens, hidden), source)
         return _cuda.takes(slots, elements, FORMATS[target])
 
-    assert takes(2**20, 3, 4096, "float32", "float32")
-    assert takes(2**19, 3, 4096, "bfloat16", "float8_e5m2")
-    assert not takes(2**19 + 1, 3, 4096, "bfloat16", "float8_e5m2")
-    assert not takes(3, 2**19 + 1, 4096, "float8_e5m2", "bfloat16")
+    assert all(takes(5, 6, 7, *pair) for pair in PAIRS)
     assert not any(takes(*shape, "float32", "float32") for shape in ((0, 3, 5), (3, 0, 5), (3, 5, 0)))
+    assert not takes(3, 4, 5, "bfloat16", "float8_e5m2")
+    assert not takes(3, 4, 5, "float8_e4m3fn", "float32")
     with jax.enable_x64(True):
         assert not takes(3, 4, 5, "float64", "float32")
         assert not takes(3, 4, 5, "float32", "float64")
@@ -149,19 +145,29 @@ def test_the_golden_takes_them_where_there_is_a_gpu(monkeypatch):
     np.testing.assert_array_equal(as_bits(np.asarray(got)), expected_table(ids, bits, 10, "float32", "float32"))
 
 
-def test_without_the_kernels_there_is_a_warning(monkeypatch):
+def test_without_the_kernels_there_is_a_warning(monkeypatch, caplog):
     def fail(device):
         raise NotImplementedError("no such back end\nand a page of advice")
 
-    choose = _gradient._cuda_kernels.__wrapped__
     monkeypatch.setattr(jax, "devices", lambda platform: jax.local_devices(backend="cpu"))
     monkeypatch.setattr(_cuda, "compile_smallest", fail)
-    message = (
-        r"^Pallas: got NotImplementedError: no such back end, "
-        r"expected kernels for cpu, without which it takes longer \[grad_weight\]$"
+    assert _gradient._cuda_kernels.__wrapped__() is None
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "Pallas: got NotImplementedError: no such back end, "
+        "expected kernels for cpu; without them it takes longer [exact gradient]"
     )
-    with pytest.warns(RuntimeWarning, match=message):
-        assert choose() is None
+
+
+def test_the_kernels_are_chosen_in_the_middle_of_a_trace(monkeypatch):
+    def lower(device):
+        assert not isinstance(jnp.zeros(1), jax.core.Tracer)
+
+    monkeypatch.setattr(jax, "devices", lambda platform: jax.local_devices(backend="cpu"))
+    monkeypatch.setattr(_cuda, "compile_smallest", lower)
+    chosen = []
+    jax.jit(lambda x: chosen.append(_gradient._cuda_kernels.__wrapped__()) or x)(1.0)
+    assert chosen == [_cuda]
 
 
 def test_without_a_gpu_there_is_no_warning(monkeypatch):

@@ -31,8 +31,8 @@ class GradAccumulator:
 
     What it holds is integers, for the rows that a token named. An element is a fixed-point number of K limbs, int32:
     `limbs[k, r, h]` weighs `2**(16 * (lowest + k) - 1074)` and is a digit in [-2**15, 2**15), so the same tokens give
-    the same integers in any order and any split. K covers the exponents that occurred: 4 or 5 on ordinary data, so
-    about 20 bytes an element (and room for up to twice the rows). `specials[0, r, h]` is 1 where a NaN or +inf was
+    the same integers in any order and any split. K covers the exponents that occurred: 3 to 5 on ordinary data, so up
+    to 20 bytes an element (and room for up to twice the rows). `specials[0, r, h]` is 1 where a NaN or +inf was
     added and `specials[1, r, h]` where a NaN or -inf was, once one occurred.
 
     To merge is to line up rows and limbs and to add the integers: what an all-reduce with SUM over int32 does, without

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
@@ -30,7 +30,6 @@ from xref.bits import FORMATS, FloatFormat
 from xref.jax_ops import _limbs
 
 _ROW_BYTES = 2**14  # of one or more rows, which one program writes
-_MOST_ELEMENTS = 2**31  # of an array: the back end's offsets have 32 bits, in arrays up to 4 GiB
 
 
 class _Cut(NamedTuple):
@@ -56,7 +55,7 @@ _CUTS = (
 
 
 def compile_smallest(device: jax.Device) -> None:
-    """Compile the kernels for a device, as small as they can be: whatever this raises, they are not to be had there."""
+    """Compile the kernels for a device, for small float32: whatever this raises, they are not to be had there."""
     kernels = functools.partial(gathered_sums, target=FORMATS["float32"])
     shapes = ((3,), jnp.int32), ((2,), jnp.int32), ((2, 2), jnp.float32)
     with jax.default_device(device):
@@ -64,11 +63,12 @@ def compile_smallest(device: jax.Device) -> None:
 
 
 def takes(slots: jax.Array, elements: jax.Array, target: FloatFormat) -> bool:
-    """Return whether `gathered_sums` can do it: not empty, in 32-bit words, and not too large."""
-    source = FORMATS[elements.dtype.name]
-    rows, (tokens, hidden) = slots.size, elements.shape
-    few = max(rows, tokens) * hidden <= _MOST_ELEMENTS or min(source.width, target.width) > 8
-    return 0 not in (rows, tokens, hidden) and _limbs.word_for(source, target) == np.int32 and few
+    """Return whether `gathered_sums` can do it.
+
+    Not where there is nothing, nor for float8: up to 4 GiB the back end's offsets have 32 bits, of which one is a sign.
+    """
+    widths = {FORMATS[elements.dtype.name].width, target.width}
+    return 0 not in (slots.size, *elements.shape) and widths <= {16, 32}
 
 
 def gathered_sums(
@@ -79,10 +79,12 @@ def gathered_sums(
     Args:
         slots: `[R]` int32, the segment of each row, each but T once.
         first: `[T]` int32, the segment of each token, which is the first token of that segment; T for none.
-        elements: `[T, H]`, of any format of 32 bits or less.
-        target: the result's format, of 32 bits or less.
+        elements: `[T, H]`, of a format of 16 or 32 bits.
+        target: the result's format, of 16 or 32 bits.
         interpret: run the kernels as XLA's operations, on any device, for tests.
     """
+    # At each use, whose caller cannot do anything about it. Pytest and others put filters back, so it is set each time.
+    warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
     source, hidden = FORMATS[elements.dtype.name], elements.shape[1]
     bits = lax.bitcast_convert_type(elements, source.uint)
     tokens = jnp.arange(first.size, dtype=jnp.int32)

@@ -5,7 +5,7 @@ row stops growing at 256; on a CPU it flushes subnormals, and on a GPU its bits 
 depends on no order, split, device or compiler.
 
 How: the tokens are grouped by row (`_segments`), the groups summed in integer limbs (`_segment_sums`, where the proof
-is `_limbs`), and the sums put into their rows (`_placement`).
+is `_limbs`), and the sums put into their rows (`_placement`). On NVIDIA GPUs kernels do the last two at once (`_cuda`).
 
 Under a trace the shapes are static and nothing can be raised: an id out of range, a negative one too, adds nothing.
 
@@ -14,10 +14,11 @@ Not promised: forward-mode differentiation. The gradient is linear in the cotang
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import importlib
+import logging
 import math
-import warnings
 from types import ModuleType
 from typing import Any
 
@@ -35,6 +36,8 @@ from xref.jax_ops._segment_sums import MOST_TOKENS, segment_sums
 __all__ = ["GradAccumulator", "grad_rows", "grad_weight"]
 
 Array = jax.Array | np.ndarray[Any, Any]
+
+_LOG = logging.getLogger(__name__)
 
 
 def grad_weight(
@@ -72,16 +75,16 @@ def grad_weight(
     call = "grad_weight"
     vocab_size = errors.checked_size(vocab_size, "vocab_size", call, limit=_arguments.MOST_ROWS)
     target = _check(token_ids, cotangent, dtype, call)
-    padding = _arguments.check_padding_idx(padding_idx, vocab_size, call)
+    padding_idx = errors.checked_padding_idx(padding_idx, vocab_size, call)
     cotangent = jnp.asarray(cotangent)
-    if _arguments.is_traced(token_ids, cotangent) or not _placement.on_one_cpu(cotangent):
-        table = _table(_arguments.traceable(token_ids, vocab_size), cotangent, padding, vocab_size, target)
+    if not _placement.on_one_cpu(cotangent) or _arguments.is_traced(token_ids):
+        table = _table(_arguments.traceable(token_ids, vocab_size), cotangent, padding_idx, vocab_size, target)
         if validate:  # while the device is at work
             _arguments.check_range(token_ids, vocab_size, call)
         return table
     if validate:
         _arguments.check_range(token_ids, vocab_size, call)
-    row_ids, slots, first = _segments.on_host(token_ids, vocab_size, padding)
+    row_ids, slots, first = _segments.on_host(token_ids, vocab_size, -1 if padding_idx is None else padding_idx)
     return _placement.placed(_sums(first, _flat(cotangent), target), slots, row_ids, vocab_size, target)
 
 
@@ -150,9 +153,12 @@ def _sums(first: jax.Array, elements: jax.Array, target: FloatFormat) -> jax.Arr
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
-def _table(token_ids: jax.Array, cotangent: jax.Array, padding: int, vocab_size: int, target: FloatFormat) -> jax.Array:
+def _table(
+    token_ids: jax.Array, cotangent: jax.Array, padding_idx: int | None, vocab_size: int, target: FloatFormat
+) -> jax.Array:
     ids = _arguments.narrow(token_ids, vocab_size).reshape(-1)
-    slots, first = _segments.of_table(ids, vocab_size, padding)
+    # To compiled code None is no argument, and -1 would be one that every call sends to the device.
+    slots, first = _segments.of_table(ids, vocab_size, -1 if padding_idx is None else padding_idx)
     return _gathered_sums(slots, first, _flat(cotangent), target)
 
 
@@ -183,22 +189,20 @@ _rows = jax.jit(_gathered_sums, static_argnums=3)
 
 @functools.cache
 def _cuda_kernels() -> ModuleType | None:
-    """Return the module of kernels for NVIDIA GPUs, or None where there is no such GPU, or JAX compiles none for it.
-
-    JAX's warning at each use that it will drop their compiler is kept from the user, who cannot do anything about it.
-    """
+    """Return the module of kernels for NVIDIA GPUs, or None where there is no such GPU, or JAX compiles none for it."""
     try:
         device = jax.devices("cuda")[0]
     except RuntimeError:
         return None
-    warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
     try:
         kernels = importlib.import_module("xref.jax_ops._cuda")
-        kernels.compile_smallest(device)
+        # In a thread of its own, for what is being traced in this one has no part in it.
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            pool.submit(kernels.compile_smallest, device).result()
     except Exception as error:  # whatever another JAX raises: there is another way to the same bits
         got = f"{type(error).__name__}: {error}".partition("\n")[0]
-        expected = f"kernels for {device.device_kind}, without which it takes longer"
-        warnings.warn(errors.message("Pallas", got, expected, "grad_weight"), RuntimeWarning, stacklevel=2)
+        expected = f"kernels for {device.device_kind}; without them it takes longer"
+        _LOG.warning(errors.message("Pallas", got, expected, "exact gradient"))
         return None
     return kernels
 

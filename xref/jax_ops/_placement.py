@@ -47,7 +47,9 @@ def placed(sums: jax.Array, slots: Integers, row_ids: Integers, vocab_size: int,
 
 
 def on_one_cpu(array: jax.Array) -> bool:
-    """Return whether a concrete array is on a CPU device, and on one only."""
+    """Return whether an array is on a CPU device, and on one only; one that is traced is nowhere."""
+    if isinstance(array, jax.core.Tracer):
+        return False
     return [device.platform for device in array.devices()] == ["cpu"]
 
 

@@ -127,8 +127,10 @@ def check_storage(tensor: torch.Tensor, where: str, call: str) -> None:
 
 def check_dtype(dtype: object, call: str, *, where: str = "dtype") -> FloatFormat:
     """Return the element format of a torch dtype of the contract; raise `TypeError` for anything else."""
-    name = dtype_name(dtype) if isinstance(dtype, torch.dtype) else str(dtype)
-    if not isinstance(dtype, torch.dtype) or name not in FORMATS:
+    if not isinstance(dtype, torch.dtype):
+        raise errors.bad_type(where, f"{type(dtype).__name__} {dtype!r}", "a torch.dtype", call)
+    name = dtype_name(dtype)
+    if name not in FORMATS:
         got = name if where == "dtype" else f"dtype {name}"
         raise errors.bad_type(where, got, f"one of {', '.join(FORMATS)}", call)
     return FORMATS[name]

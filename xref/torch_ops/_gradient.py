@@ -7,12 +7,13 @@ count cannot change it, and neither can torch's deterministic, default-dtype or 
 
 How: the tokens are grouped by row (`_segments`), the groups summed block by block in float64 bins whose additions are
 proven exact (`_bins`), and each sum rounded once (`_rounding`). Sums that take more than two bins, and those of an
-accumulator, are integers in between (`_digits`).
+accumulator, are integers in between (`_digits`). A dense gradient on a GPU first copies every token's elements to its
+row, and then sums where that was not all.
 
 `grad_weight` is one operator to autograd and to `torch.func`, `vmap` included.
 
 Not promised: second derivatives, which raise; more than 2**36 tokens in one call, which raise too; and, on a GPU, that
-nothing waits: the ids and the elements' exponents are read back.
+nothing waits: the ids, the elements' exponents and the number of tokens that share rows are read back.
 """
 
 from __future__ import annotations
@@ -26,9 +27,19 @@ from xref.bits import FloatFormat
 from xref.torch_ops import _arguments, _digits
 from xref.torch_ops._accumulator import GradAccumulator
 from xref.torch_ops._bins import measured, segment_sums, widened
-from xref.torch_ops._host import branch, fetched
+from xref.torch_ops._host import branch, fetched, handed_over
 from xref.torch_ops._rounding import copied, encode
-from xref.torch_ops._segments import Segments, block_size, blocks, by_row, flat_bits, of_rows, shared_rows, sorted_ids
+from xref.torch_ops._segments import (
+    Segments,
+    block_size,
+    blocks,
+    by_row,
+    counting_pays,
+    flat_bits,
+    of_rows,
+    shared_rows,
+    sorted_ids,
+)
 from xref.torch_ops._widen import integer_dtype
 
 __all__ = ["GradAccumulator", "grad_rows", "grad_weight"]
@@ -171,7 +182,7 @@ class _GradWeight(torch.autograd.Function):
         out = bits.new_zeros((vocab_size, bits.shape[1]), dtype=integer_dtype(target))
         with planning():
             in_range = _arguments.in_range(fetched(ids)(), vocab_size)
-            copies = in_range and source == target and vocab_size <= bits.numel()
+            copies = in_range and source == target and counting_pays(bits, vocab_size)
             shared = shared_rows(ids, vocab_size, padding_idx) if copies else None
         if call is not None and not in_range:
             _arguments.check_range(token_ids, vocab_size, call)
@@ -179,6 +190,7 @@ class _GradWeight(torch.autograd.Function):
         if shared is None:
             segments = by_row(sorted_ids(token_ids, vocab_size), vocab_size, padding_idx)
         else:
+            handed_over(*shared)
             _copy(out, ids, bits, source, padding_idx, within=within)
             segments = of_rows(*shared, ids)
         _write(out, segments.rows, segments, bits, source, target, within=within)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["branch", "fetched"]
+__all__ = ["branch", "fetched", "handed_over"]
 
 
 def fetched(values: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -37,11 +37,11 @@ def fetched(values: torch.Tensor) -> Callable[[], torch.Tensor]:
 def branch(device: torch.device) -> Callable[[], contextlib.AbstractContextManager[Any]]:
     """Mark this point of a GPU's work; the call returned gives a context for what may run from here on.
 
-    It runs beside what is launched here in between, and is served first, for it is short and the host waits for it.
-    Before it has waited, nothing may use what comes of it or give back what it reads. A tensor that it makes and that
-    is used elsewhere needs `record_stream`. A CPU does all in turn.
+    It runs beside what is launched here in between, and is served first, for it is short and the host waits for it:
+    until then, nothing may give back what it reads. What it makes is for the host, or for `handed_over`. A CPU does all
+    in turn, and so does compiled code.
     """
-    if device.type != "cuda":
+    if device.type != "cuda" or torch.compiler.is_compiling():
         return contextlib.nullcontext
     here = torch.cuda.Event()  # type: ignore[no-untyped-call]
     here.record(torch.cuda.current_stream(device))
@@ -52,6 +52,18 @@ def branch(device: torch.device) -> Callable[[], contextlib.AbstractContextManag
         return torch.cuda.stream(stream)
 
     return context
+
+
+def handed_over(*tensors: torch.Tensor) -> None:
+    """Let what is launched here from now on use tensors that were made in a branch.
+
+    It waits on the device, for not even an operation that makes the host wait, such as `nonzero`, has ended by then.
+    """
+    for tensor in tensors:
+        if tensor.is_cuda and not torch.compiler.is_compiling():
+            here = torch.cuda.current_stream(tensor.device)
+            here.wait_stream(_first_served(tensor.device))
+            tensor.record_stream(here)
 
 
 @functools.cache

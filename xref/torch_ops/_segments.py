@@ -17,7 +17,18 @@ import torch
 from xref.torch_ops._host import fetched
 from xref.torch_ops._widen import integer_view
 
-__all__ = ["Block", "Segments", "block_size", "blocks", "by_row", "flat_bits", "of_rows", "shared_rows", "sorted_ids"]
+__all__ = [
+    "Block",
+    "Segments",
+    "block_size",
+    "blocks",
+    "by_row",
+    "counting_pays",
+    "flat_bits",
+    "of_rows",
+    "shared_rows",
+    "sorted_ids",
+]
 
 # Bytes of one temporary; a block has a few at a time. On a CPU smaller ones would stay nearer in the caches, but every
 # operation ends in a barrier of all threads, and those wait long where cores are shared.
@@ -25,6 +36,10 @@ _CPU_BYTES = 2**24
 _GPU_BYTES = 2**28
 # A segment of more tokens than a block holds is cut by columns, but not into narrower strips: memory is read by lines.
 _NARROWEST = 16
+
+
+# So many tokens leave blocks of 256 columns at the least.
+_MOST_COUNTED = _GPU_BYTES // 8 // 256
 
 
 class Segments(NamedTuple):
@@ -119,11 +134,20 @@ def by_row(ids: Sorted, vocab_size: int, padding_idx: int | None) -> Segments:
     return Segments(parts[0], counts, ids.positions.index_select(0, parts[1]), parts[2], out_of_range)
 
 
+def counting_pays(bits: torch.Tensor, vocab_size: int) -> bool:
+    """Return whether `shared_rows` is the better way to the segments of `[T, H]` elements.
+
+    It is on a GPU, where it keeps the host from being what takes time: as long as the counts are small beside the
+    elements, and blocks, which it cuts by columns alone, are no narrow strips.
+    """
+    return bits.is_cuda and vocab_size <= bits.numel() and bits.shape[0] <= _MOST_COUNTED
+
+
 def shared_rows(ids: torch.Tensor, vocab_size: int, padding_idx: int | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the rows that several tokens name, but for `padding_idx`, ascending, and where those tokens stand.
 
-    `ids` is `[T]` int64, all in range; both results are int64. Takes nine bytes a row of the table. Waits until the
-    device has done it.
+    `ids` is `[T]` int64, all in range; both results are int64. Takes nine bytes a row of the table. Waits for the
+    device twice, but not until both are written.
     """
     counts = ids.new_zeros(vocab_size).scatter_(0, ids, 1, reduce="add")
     if padding_idx is not None:
@@ -134,9 +158,6 @@ def shared_rows(ids: torch.Tensor, vocab_size: int, padding_idx: int | None) -> 
 
 def of_rows(rows: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> Segments:
     """Return the segments of what `shared_rows` finds among these ids; does not wait for the device."""
-    if ids.is_cuda:
-        for tensor in (rows, positions):  # which may be of another stream
-            tensor.record_stream(torch.cuda.current_stream(ids.device))
     segment_of = torch.searchsorted(rows, ids.index_select(0, positions))
     return Segments(rows, None, positions, segment_of, out_of_range=False)
 
