@@ -9,7 +9,8 @@ is `_limbs`), and the sums put into their rows (`_placement`). On NVIDIA GPUs ke
 
 Under a trace the shapes are static and nothing can be raised: an id out of range, a negative one too, adds nothing.
 
-Not promised: forward-mode differentiation. The gradient is linear in the cotangent, and its own `jax.vjp` is a gather.
+Not promised: forward-mode differentiation (the gradient is linear in the cotangent, and its own `jax.vjp` is a gather);
+and, where there is an NVIDIA GPU, to lower or export it for several platforms at once.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ def _cuda_kernels() -> ModuleType | None:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             pool.submit(kernels.compile_smallest, device).result()
     except Exception as error:  # whatever another JAX raises: there is another way to the same bits
-        got = f"{type(error).__name__}: {error}".partition("\n")[0]
+        got = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(": ")
         expected = f"kernels for {device.device_kind}; without them it takes longer"
         _LOG.warning(errors.message("Pallas", got, expected, "exact gradient"))
         return None

@@ -149,7 +149,7 @@ def shared_rows(ids: torch.Tensor, vocab_size: int, padding_idx: int | None) -> 
     `ids` is `[T]` int64, all in range; both results are int64. Takes nine bytes a row of the table. Waits for the
     device twice, but not until both are written.
     """
-    counts = ids.new_zeros(vocab_size).scatter_(0, ids, 1, reduce="add")
+    counts = ids.new_zeros(vocab_size).index_add_(0, ids, ids.new_ones(1).expand_as(ids))
     if padding_idx is not None:
         counts[padding_idx] = 0
     several = counts > 1
