@@ -190,7 +190,7 @@ class _GradWeight(torch.autograd.Function):
         if shared is None:
             segments = by_row(sorted_ids(token_ids, vocab_size), vocab_size, padding_idx)
         else:
-            handed_over(*shared)
+            handed_over(bits.device, *shared)
             _copy(out, ids, bits, source, padding_idx, within=within)
             segments = of_rows(*shared, ids)
         _write(out, segments.rows, segments, bits, source, target, within=within)

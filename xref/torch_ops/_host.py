@@ -54,16 +54,17 @@ def branch(device: torch.device) -> Callable[[], contextlib.AbstractContextManag
     return context
 
 
-def handed_over(*tensors: torch.Tensor) -> None:
+def handed_over(device: torch.device, *tensors: torch.Tensor) -> None:
     """Let what is launched here from now on use tensors that were made in a branch.
 
     It waits on the device, for not even an operation that makes the host wait, such as `nonzero`, has ended by then.
     """
+    if device.type != "cuda" or torch.compiler.is_compiling():
+        return
+    here = torch.cuda.current_stream(device)
+    here.wait_stream(_first_served(device))
     for tensor in tensors:
-        if tensor.is_cuda and not torch.compiler.is_compiling():
-            here = torch.cuda.current_stream(tensor.device)
-            here.wait_stream(_first_served(tensor.device))
-            tensor.record_stream(here)
+        tensor.record_stream(here)
 
 
 @functools.cache
