@@ -499,7 +499,6 @@ def test_a_gpus_way_to_nothing(shape):
     assert grad_weight(ids[:0], torch.ones(0, shape[1]), 0).shape == (0, shape[1])
 
 
-@pytest.mark.usefixtures("as_on_gpus")
 @pytest.mark.parametrize("source", ["float64", "float32", "bfloat16"])
 def test_blocks_do_not_matter(source, monkeypatch):
     """The size of blocks cuts rows apart, and columns where a row has more tokens than a block holds."""

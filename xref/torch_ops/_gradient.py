@@ -31,7 +31,6 @@ from xref.torch_ops._host import branch, fetched, handed_over
 from xref.torch_ops._rounding import copied, encode
 from xref.torch_ops._segments import (
     Segments,
-    block_size,
     blocks,
     by_row,
     counting_pays,
@@ -175,23 +174,28 @@ class _GradWeight(torch.autograd.Function):
         call: str | None,
     ) -> torch.Tensor:
         bits, ids = flat_bits(cotangent), token_ids.reshape(-1).to(torch.int64)
+        counted = source == target and counting_pays(bits, vocab_size)
+        ordered = None if counted else sorted_ids(token_ids, vocab_size)
         planning = branch(bits.device)
-        # A GPU looks at all elements and writes the zeros while the host plans, and copies while the host launches the
-        # many small operations that sums take.
+        # A GPU looks at all elements and writes the zeros while the host plans. The host waits for neither, nor after
+        # that for anything but specials and elements near the ends of float64's range.
         extent = measured(bits, source) if bits.is_cuda and bits.numel() else None
         out = bits.new_zeros((vocab_size, bits.shape[1]), dtype=integer_dtype(target))
-        with planning():
-            in_range = _arguments.in_range(fetched(ids)(), vocab_size)
-            copies = in_range and source == target and counting_pays(bits, vocab_size)
-            shared = shared_rows(ids, vocab_size, padding_idx) if copies else None
-        if call is not None and not in_range:
-            _arguments.check_range(token_ids, vocab_size, call)
-        within = extent and extent()
+        shared = None
+        if counted:
+            with planning():
+                in_range = _arguments.in_range(fetched(ids)(), vocab_size)
+                shared = shared_rows(ids, vocab_size, padding_idx) if in_range else None
         if shared is None:
-            segments = by_row(sorted_ids(token_ids, vocab_size), vocab_size, padding_idx)
+            segments = by_row(ordered or sorted_ids(token_ids, vocab_size), vocab_size, padding_idx)
+            if call is not None and segments.out_of_range:
+                _arguments.check_range(token_ids, vocab_size, call)
+            within = extent and extent()
         else:
+            within = extent and extent()
             handed_over(bits.device, *shared)
-            _copy(out, ids, bits, source, padding_idx, within=within)
+            # What most rows need is a copy, at which a GPU is while the host launches the many operations of sums.
+            _copy(out, ids, bits, source, padding_idx, has_nan=_has_nan(within, source))
             segments = of_rows(*shared, ids)
         _write(out, segments.rows, segments, bits, source, target, within=within)
         return out.view(getattr(torch, target.name))
@@ -267,20 +271,17 @@ def _copy(
     fmt: FloatFormat,
     padding_idx: int | None,
     *,
-    within: tuple[int, int] | None,
+    has_nan: bool,
 ) -> None:
     """Write the gradient of all rows that one token names; rows that several name get that of any one of them.
 
-    `ids` is `[T]` int64, all in range; the other arguments are those of `_write`.
+    `ids` is `[T]` int64, all in range, and `bits` the `[T, H]` elements; the row of `padding_idx` stays +0.
     """
-    step = max(block_size(bits.device, bits.element_size()) // max(bits.shape[1], 1), 1)
-    for start in range(0, ids.numel(), step):
-        part = slice(start, start + step)
-        out.index_copy_(0, ids[part], copied(bits[part], fmt, has_nan=_has_nan(within, fmt)))
+    out.index_copy_(0, ids, copied(bits, fmt, has_nan=has_nan))
     if padding_idx is not None:
         out[padding_idx] = 0
 
 
 def _has_nan(within: tuple[int, int] | None, fmt: FloatFormat) -> bool:
-    """Return whether there may be a NaN among elements of which `measured` finds this; None is not known."""
+    """Return whether there may be a NaN among elements of which `measured` finds this; None if that is not known."""
     return within is None or within[1] > fmt.largest_finite

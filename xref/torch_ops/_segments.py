@@ -38,16 +38,12 @@ _GPU_BYTES = 2**28
 _NARROWEST = 16
 
 
-# So many tokens leave blocks of 256 columns at the least.
-_MOST_COUNTED = _GPU_BYTES // 8 // 256
-
-
 class Segments(NamedTuple):
     """R segments over T tokens: first those of one token, then those of several; each part by ascending row.
 
     rows: `[R]` int64, the row of each segment.
     counts: `[R]` NumPy int64, on the host: how many tokens each segment has. None if that is not known there: then each
-        has at least two.
+        has at least two, and all together are one block.
     positions: `[T]` int64, where the tokens stand among the flattened ids, segment after segment; ascending if `counts`
         is None.
     segment_of: `[T]` int64, the segment of each of them.
@@ -137,10 +133,10 @@ def by_row(ids: Sorted, vocab_size: int, padding_idx: int | None) -> Segments:
 def counting_pays(bits: torch.Tensor, vocab_size: int) -> bool:
     """Return whether `shared_rows` is the better way to the segments of `[T, H]` elements.
 
-    It is on a GPU, where it keeps the host from being what takes time: as long as the counts are small beside the
-    elements, and blocks, which it cuts by columns alone, are no narrow strips.
+    It is on a GPU, where it keeps the host from being what takes time, as long as all elements are one block, and the
+    counts are few beside them.
     """
-    return bits.is_cuda and vocab_size <= bits.numel() and bits.shape[0] <= _MOST_COUNTED
+    return bits.is_cuda and vocab_size <= bits.numel() <= block_size(bits.device, 8)
 
 
 def shared_rows(ids: torch.Tensor, vocab_size: int, padding_idx: int | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -182,7 +178,8 @@ def blocks(segments: Segments, hidden: int, *, copy_bytes: int | None = None) ->
     counts = segments.counts
     if counts is None:
         rows, tokens = segments.rows.numel(), segments.positions.numel()
-        yield from _strips(slice(0, rows), slice(0, tokens), tokens - 2 * (rows - 1), hidden, block_size(device, 8))
+        if rows and hidden:
+            yield Block(slice(0, rows), slice(0, tokens), slice(0, hidden), tokens - 2 * (rows - 1))
         return
     ends = np.cumsum(counts)
     alone = int(np.count_nonzero(counts == 1))
@@ -192,13 +189,8 @@ def blocks(segments: Segments, hidden: int, *, copy_bytes: int | None = None) ->
         last = int(np.searchsorted(ends, start + size // max(hidden, 1), side="right"))
         last = max(min(last, alone) if first < alone else last, first + 1)
         stop = int(ends[last - 1])
-        yield from _strips(slice(first, last), slice(start, stop), int(counts[first:last].max()), hidden, size)
-        first, start = last, stop
-
-
-def _strips(segments: slice, tokens: slice, longest: int, hidden: int, size: int) -> Iterator[Block]:
-    """Cut the columns of some segments, so that a block has no more than `size` elements if it can."""
-    width = max(size // max(tokens.stop - tokens.start, 1), _NARROWEST)
-    if segments.stop > segments.start:
+        width = max(size // (stop - start), _NARROWEST)
         for column in range(0, hidden, width):
-            yield Block(segments, tokens, slice(column, min(column + width, hidden)), longest)
+            columns = slice(column, min(column + width, hidden))
+            yield Block(slice(first, last), slice(start, stop), columns, int(counts[first:last].max()))
+        first, start = last, stop
