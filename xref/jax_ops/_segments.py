@@ -1,7 +1,7 @@
 """Tokens grouped by the row they name: a segment is the tokens of one row, numbered by the first of them.
 
-So to find them takes no sort, and the sum of a segment can grow where its first token is. A token does not count if its id
-is outside `[0, V)` or is the padding index; T, the number of tokens, stands for no segment. Everywhere here
+So to find them takes no sort, and the sum of a segment can grow where its first token is. A token does not count if
+its id is outside `[0, V)` or is the padding index; T, the number of tokens, stands for no segment. Everywhere here
 `padding_idx` is -1 for none.
 """
 
