@@ -6,7 +6,6 @@ Exit codes: 0 confirmed, 1 a clause failed, 2 wrong usage or environment, 3 noth
 from __future__ import annotations
 
 import contextlib
-import enum
 import errno
 import os
 import sys
@@ -16,10 +15,8 @@ from typing import Annotated
 import typer
 
 from xref import __version__, cli_bench, cli_compile, cli_judge, doctor, errors
-from xref.bits import FORMATS
+from xref.cli_options import DeviceOrAuto, Dtype, Framework
 from xref.judge import report as reports
-from xref.judge.frameworks import FRAMEWORKS
-from xref.judge.verify import DEVICES
 from xref.judge.verify import verify as run_verify
 from xref.spec import Tier
 from xref.terminal import console, progress_bar, stopped
@@ -31,22 +28,19 @@ app = typer.Typer(
     help="The ground truth of the token embedding, confirmed bit for bit by two frameworks.",
 )
 
-FrameworkName = enum.StrEnum("FrameworkName", {name: name for name in FRAMEWORKS})  # type: ignore[misc]
-DeviceKind = enum.StrEnum("DeviceKind", {name: name for name in DEVICES})  # type: ignore[misc]
-TableDtype = enum.StrEnum("TableDtype", {name: name for name in FORMATS})  # type: ignore[misc]
-
 
 @app.command()
 def verify(
     tier: Annotated[Tier, typer.Option(help="How many cases; --weights has its own.")] = Tier.STANDARD,
     framework: Annotated[
-        list[FrameworkName] | None,
+        list[Framework] | None,
         typer.Option(help="Run this one alone, held to the pinned digests (repeatable; both if not given)."),
     ] = None,
     device: Annotated[
-        list[DeviceKind] | None, typer.Option(help="Kind of device (repeatable); auto: the CPU and what else there is.")
+        list[DeviceOrAuto] | None,
+        typer.Option(help="Kind of device (repeatable); auto: the CPU and what else there is."),
     ] = None,
-    dtype: Annotated[list[TableDtype] | None, typer.Option(help="Table dtype (repeatable); all if not given.")] = None,
+    dtype: Annotated[list[Dtype] | None, typer.Option(help="Table dtype (repeatable); all if not given.")] = None,
     weights: Annotated[Path | None, typer.Option(help="A safetensors file: verify on its table.")] = None,
     tensor: Annotated[str | None, typer.Option(help="The table's name in that file.")] = None,
     ids: Annotated[Path | None, typer.Option(help="Token ids for that table: .npy, or .txt with integers.")] = None,

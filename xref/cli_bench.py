@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 
 from xref import errors
-from xref.bits import FORMATS
+from xref.cli_options import Device, Dtype, Framework
 from xref.judge import report, speed
 from xref.judge.candidate import Candidate, candidate_of
 from xref.judge.contenders import DIRECTIONS
-from xref.judge.frameworks import FRAMEWORKS
 from xref.judge.speed_plot import check_plot, draw
 from xref.judge.speed_report import BenchReport, merged, read_report, show
 from xref.targets import load_target
@@ -27,9 +26,6 @@ _SHOWN = (1, 64, 1024, 8192)
 
 _MOST = 2**31 - 1  # of an axis; JAX's are counted in 32 bits
 
-Framework = enum.StrEnum("Framework", {name: name for name in FRAMEWORKS})  # type: ignore[misc]
-Device = enum.StrEnum("Device", {name: name for name in ("cpu", "cuda", "tpu")})  # type: ignore[misc]
-Dtype = enum.StrEnum("Dtype", {name: name for name in FORMATS})  # type: ignore[misc]
 Direction = enum.StrEnum("Direction", {name: name for name in DIRECTIONS})  # type: ignore[misc]
 
 

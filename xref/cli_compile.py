@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from xref import errors
-from xref.bits import FORMATS
+from xref.cli_options import Device, Dtype
 from xref.contracts import embedding as contract
 from xref.judge import report
 from xref.judge.compiled import GRADIENT, Compiled, CompileReport, compile_kernel, compiler
@@ -26,8 +26,6 @@ _CALL = "compile"
 _GOLDEN = "xref.jax_ops.embedding:NativeEmbeddingOp"
 _MEGA = 1e6
 
-Device = enum.StrEnum("Device", {name: name for name in ("cpu", "cuda", "tpu")})  # type: ignore[misc]
-Dtype = enum.StrEnum("Dtype", {name: name for name in FORMATS})  # type: ignore[misc]
 Verb = enum.StrEnum("Verb", {name: name for name in (*contract.VERBS, GRADIENT)})  # type: ignore[misc]
 
 

@@ -16,13 +16,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from xref import errors, registry
-from xref.bits import FORMATS
+from xref.cli_options import Device, Dtype, Framework
 from xref.contracts import embedding as contract
 from xref.contracts import embedding_faults, embedding_gradient
 from xref.judge import judged_report, report
 from xref.judge.checks import CHECKS
 from xref.judge.conduct import OUT_OF_RANGE
-from xref.judge.frameworks import FRAMEWORKS
 from xref.judge.judged import JudgeReport
 from xref.judge.worker import Options, supervised
 from xref.spec import Tier
@@ -32,9 +31,6 @@ __all__ = ["explain", "judge", "list_what"]
 
 _CALL = "judge"
 
-Framework = enum.StrEnum("Framework", {name: name for name in FRAMEWORKS})  # type: ignore[misc]
-Device = enum.StrEnum("Device", {name: name for name in ("cpu", "cuda", "tpu")})  # type: ignore[misc]
-Dtype = enum.StrEnum("Dtype", {name: name for name in FORMATS})  # type: ignore[misc]
 BadIds = enum.StrEnum("BadIds", {name: name for name in OUT_OF_RANGE})  # type: ignore[misc]
 Listed = enum.StrEnum("Listed", {name: name for name in ("clauses", "cases", "faults", "kernels", "checks")})  # type: ignore[misc]
 

@@ -24,7 +24,7 @@ from xref.judge import frameworks
 from xref.judge.candidate import Candidate, candidate_of
 from xref.judge.copies import Way, way_of
 from xref.judge.hlo import read
-from xref.judge.subject import described
+from xref.judge.subject import Progress, described
 
 __all__ = ["GRADIENT", "CompileReport", "Compiled", "compile_kernel", "compiler"]
 
@@ -32,8 +32,6 @@ GRADIENT = "gradient"
 """What is compiled beside the verbs: the gradient of the first of them."""
 _CALL = "compile"
 _FAST_MEMORY = 2**27  # bytes: the largest VMEM of a TPU; what lies there is not among the temporaries
-
-Progress = Callable[[str, int, int], None]
 
 
 class Compiled(msgspec.Struct, kw_only=True):

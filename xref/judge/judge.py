@@ -21,7 +21,7 @@ from xref.judge.explained import Explainer
 from xref.judge.isolate import CrashedError, limited, prolong
 from xref.judge.judged import Judged, JudgeReport
 from xref.judge.probes import Probe
-from xref.judge.subject import ACCURACY
+from xref.judge.subject import ACCURACY, Progress
 from xref.judge.verdict import Outcome
 from xref.spec import Tier
 
@@ -30,8 +30,6 @@ __all__ = ["judge"]
 _CALL = "judge"
 _SILENCE = 300.0  # seconds that one case may take
 _SIGNS = 1.0  # seconds between two signs of life
-
-Progress = Callable[[str, int, int], None]
 
 
 def judge(

@@ -39,7 +39,7 @@ from xref.judge.contenders import (
 from xref.judge.frameworks import Framework
 from xref.judge.large import differ
 from xref.judge.speed_report import COPY, BenchReport, Figure, machine
-from xref.judge.subject import MisformedError, described
+from xref.judge.subject import MisformedError, Progress, described
 from xref.judge.turns import HostClock, Runner, take_turns
 
 __all__ = ["bench", "chosen"]
@@ -50,8 +50,6 @@ _LAP = 5e-3
 _MOST_CALLS = 1000
 _MOST_BYTES = 2**33
 """Of results on the way at once: JAX's calls return before they are done."""
-
-Progress = Callable[[str, int, int], None]
 
 
 def bench(

@@ -16,11 +16,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from xref.judge.large import threads
-from xref.judge.subject import Subject
+from xref.judge.subject import Progress, Subject
 
-__all__ = ["Progress", "Step", "run_steps"]
-
-Progress = Callable[[str, int, int], None]
+__all__ = ["Step", "run_steps"]
 
 _AHEAD = max(1, threads() // 2)  # steps that are begun while another runs
 

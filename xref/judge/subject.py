@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from xref.bits import Bits
@@ -22,6 +22,7 @@ __all__ = [
     "MAIN",
     "PLAIN",
     "MisformedError",
+    "Progress",
     "Subject",
     "described",
     "formed",
@@ -30,6 +31,9 @@ __all__ = [
     "shared_memory",
     "widest",
 ]
+
+Progress = Callable[[str, int, int], None]
+"""Told what is at work, how much of a run is done and how much there is."""
 
 EXACT, BEFORE, FIRST, PLAIN = "exact", "inputs before", "first call", "plain call"
 """What results are compared with."""

@@ -26,8 +26,8 @@ from xref.judge.run import (
     from_case,
     output_digests,
 )
-from xref.judge.steps import Progress, Step, run_steps
-from xref.judge.subject import FIXTURES, Subject
+from xref.judge.steps import Step, run_steps
+from xref.judge.subject import FIXTURES, Progress, Subject
 from xref.judge.verdict import Ledger, Outcome, Report
 from xref.spec import Tier
 
