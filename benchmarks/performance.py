@@ -54,7 +54,8 @@ measures it. Put a kernel of your own into the same tables, or make this page an
   every record has.
 - **Peak** is the most memory that a call holds beside its inputs, its result included; in JAX what XLA plans under
   `jit`.
-- **A kernel of your own** is called as it is: one for JAX without `jax.jit` runs operation by operation. Its results
+- **A kernel of your own** is called as it is: one for JAX without `jax.jit` runs operation by operation; its backward
+  goes through autograd or `jax.vjp`, and has no peak, where the native one is called directly. Its results
   are looked at for shape, dtype and device alone; whether they are right, `xref judge` finds.
 - **Not measured**: TPUs and ROCm; the energy; more than one device; ids that are sorted or all alike.
 

@@ -247,5 +247,8 @@ def _statement(report: Report) -> str:
     if pinned:
         how += " and to the digests pinned in the package"
     alone = "" if len(ran) > 1 else " No second framework confirmed it in this run."
+    compared = {v.clause for v in report.verdicts}
+    missing = ", ".join(clause.id for clause in contract.CLAUSES if clause.id not in compared)
+    left_out = f" Not compared: {missing}." if missing else ""
     who = " and ".join(ran)
-    return f"Confirmed ({report.subject}): {who}, {how}, bit for bit, on {outputs:,} output elements.{alone}"
+    return f"Confirmed ({report.subject}): {who}, {how}, bit for bit, on {outputs:,} output elements.{left_out}{alone}"
