@@ -145,11 +145,17 @@ def test_the_golden_takes_them_where_there_is_a_gpu(monkeypatch):
     np.testing.assert_array_equal(as_bits(np.asarray(got)), expected_table(ids, bits, 10, "float32", "float32"))
 
 
-def test_without_the_kernels_there_is_a_warning(monkeypatch, caplog):
+def as_if_cuda(monkeypatch):
+    """Let the CPU pass for a GPU."""
+    devices = jax.local_devices(backend="cpu")
+    monkeypatch.setattr(jax, "local_devices", lambda *, backend: devices)
+
+
+def test_that_there_are_no_kernels_is_logged(monkeypatch, caplog):
     def fail(device):
         raise NotImplementedError("no such back end\nand a page of advice")
 
-    monkeypatch.setattr(jax, "devices", lambda platform: jax.local_devices(backend="cpu"))
+    as_if_cuda(monkeypatch)
     monkeypatch.setattr(_cuda, "compile_smallest", fail)
     assert _gradient._cuda_kernels.__wrapped__() is None
     (record,) = caplog.records
@@ -163,16 +169,17 @@ def test_the_kernels_are_chosen_in_the_middle_of_a_trace(monkeypatch):
     def lower(device):
         assert not isinstance(jnp.zeros(1), jax.core.Tracer)
 
-    monkeypatch.setattr(jax, "devices", lambda platform: jax.local_devices(backend="cpu"))
+    as_if_cuda(monkeypatch)
     monkeypatch.setattr(_cuda, "compile_smallest", lower)
     chosen = []
     jax.jit(lambda x: chosen.append(_gradient._cuda_kernels.__wrapped__()) or x)(1.0)
     assert chosen == [_cuda]
 
 
-def test_without_a_gpu_there_is_no_warning(monkeypatch):
-    def absent(platform):
-        raise RuntimeError(f"Unknown backend {platform}")
+def test_without_a_gpu_nothing_is_logged(monkeypatch, caplog):
+    def absent(*, backend):
+        raise RuntimeError(f"Unknown backend {backend}")
 
-    monkeypatch.setattr(jax, "devices", absent)
+    monkeypatch.setattr(jax, "local_devices", absent)
     assert _gradient._cuda_kernels.__wrapped__() is None
+    assert not caplog.records

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -489,6 +490,25 @@ def test_a_gpus_way_to_the_dense_gradient(source, padding_idx):
         IndexError, match=r"^token_ids: got 3 of 94 ids out of range, the first at position \(0,\) with"
     ):
         grad_weight(token_ids, cotangent, 50, padding_idx=padding_idx)
+    target = "float32" if source == "bfloat16" else "bfloat16"
+    expected = dense(*oracle(ids[kept], elements[kept], source, target), 50)
+    got = grad_weight(token_ids[3:], cotangent[3:], 50, padding_idx=padding_idx, dtype=getattr(torch, target))
+    assert_same_bits(bits_of(got), expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "vocab_size", "elements", "counted"),
+    [
+        ("cuda", 100, 100, True),
+        ("cuda", 101, 100, False),
+        ("cuda", 100, 2**25, True),
+        ("cuda", 100, 2**25 + 1, False),
+        ("cpu", 100, 100, False),
+    ],
+)
+def test_where_rows_are_counted(kind, vocab_size, elements, counted):
+    bits = SimpleNamespace(device=torch.device(kind), is_cuda=kind == "cuda", numel=lambda: elements)
+    assert _segments.counting_pays(bits, vocab_size) is counted
 
 
 @pytest.mark.usefixtures("as_on_gpus")

@@ -8,8 +8,7 @@ are read twice: for the places that their bits are at, and for the limbs laid ov
 No atomics, and no order that matters: one program sums some columns of a segment, as integers.
 
 Pallas' Triton back end, which compiles this, is deprecated from JAX 0.11 on, and needs a GPU of compute capability 8.0.
-Where it is not to be had, XLA's operations give the same
-bits.
+Where it is not to be had, XLA's operations give the same bits.
 """
 
 from __future__ import annotations
@@ -65,7 +64,8 @@ def compile_smallest(device: jax.Device) -> None:
 def takes(slots: jax.Array, elements: jax.Array, target: FloatFormat) -> bool:
     """Return whether `gathered_sums` can do it.
 
-    Not where there is nothing, nor for float8: up to 4 GiB the back end's offsets have 32 bits, of which one is a sign.
+    Not where there is nothing, nor for float64, whose words have 64 bits, nor for float8: up to 4 GiB the back end's
+    offsets have 32 bits, of which one is a sign.
     """
     widths = {FORMATS[elements.dtype.name].width, target.width}
     return 0 not in (slots.size, *elements.shape) and widths <= {16, 32}

@@ -10,7 +10,8 @@ is `_limbs`), and the sums put into their rows (`_placement`). On NVIDIA GPUs ke
 Under a trace the shapes are static and nothing can be raised: an id out of range, a negative one too, adds nothing.
 
 Not promised: forward-mode differentiation (the gradient is linear in the cotangent, and its own `jax.vjp` is a gather);
-and, where there is an NVIDIA GPU, to lower or export it for several platforms at once.
+`jax.shard_map` but with `check_vma=False`; and, where there is an NVIDIA GPU, to lower or export it for several
+platforms at once.
 """
 
 from __future__ import annotations
@@ -192,7 +193,7 @@ _rows = jax.jit(_gathered_sums, static_argnums=3)
 def _cuda_kernels() -> ModuleType | None:
     """Return the module of kernels for NVIDIA GPUs, or None where there is no such GPU, or JAX compiles none for it."""
     try:
-        device = jax.devices("cuda")[0]
+        device = jax.local_devices(backend="cuda")[0]
     except RuntimeError:
         return None
     try:

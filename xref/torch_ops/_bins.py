@@ -86,7 +86,7 @@ def segment_sums(
         bits: `[T, C]`, contiguous, the elements of `fmt` in the integer dtype of its width; not empty; kept.
         segment_of: `[T]` int64, the segment of each row of `bits`, in `[0, segments)`.
         segments: R, how many there are; each has at least one row.
-        longest: the number of rows of the longest segment, at most 2**36.
+        longest: no segment has more rows, at most 2**36; 1 only if all have one.
         fmt: any format of the contract.
         within: what `measured` finds of these elements and perhaps others; None if that is not known.
     """

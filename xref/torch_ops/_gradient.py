@@ -7,8 +7,8 @@ count cannot change it, and neither can torch's deterministic, default-dtype or 
 
 How: the tokens are grouped by row (`_segments`), the groups summed block by block in float64 bins whose additions are
 proven exact (`_bins`), and each sum rounded once (`_rounding`). Sums that take more than two bins, and those of an
-accumulator, are integers in between (`_digits`). A dense gradient on a GPU first copies every token's elements to its
-row, and then sums where that was not all.
+accumulator, are integers in between (`_digits`). On a GPU a dense gradient that is small enough, and of the cotangent's
+dtype, first has every token's elements copied to its row, and then sums where that was not all.
 
 `grad_weight` is one operator to autograd and to `torch.func`, `vmap` included.
 
@@ -177,8 +177,8 @@ class _GradWeight(torch.autograd.Function):
         counted = source == target and counting_pays(bits, vocab_size)
         ordered = None if counted else sorted_ids(token_ids, vocab_size)
         planning = branch(bits.device)
-        # A GPU looks at all elements and writes the zeros while the host plans. The host waits for neither, nor after
-        # that for anything but specials and elements near the ends of float64's range.
+        # A GPU looks at all elements and writes the zeros while the host plans. The host waits for that look, but not
+        # for the zeros, nor after that for anything but specials and elements near the ends of float64's range.
         extent = measured(bits, source) if bits.is_cuda and bits.numel() else None
         out = bits.new_zeros((vocab_size, bits.shape[1]), dtype=integer_dtype(target))
         shared = None
@@ -277,7 +277,7 @@ def _copy(
 
     `ids` is `[T]` int64, all in range, and `bits` the `[T, H]` elements; the row of `padding_idx` stays +0.
     """
-    out.index_copy_(0, ids, copied(bits, fmt, has_nan=has_nan))
+    out.index_copy_(0, ids, copied(bits.clone(), fmt, has_nan=has_nan))
     if padding_idx is not None:
         out[padding_idx] = 0
 

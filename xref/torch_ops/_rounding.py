@@ -113,7 +113,7 @@ def encode(values: torch.Tensor, target: FloatFormat, *, scale: int = 0, has_nan
     """
     bits = values.view(torch.int64)
     if target == _DOUBLE and scale == 0:
-        return copied(bits, target)
+        return copied(bits.clone(), target)
     magnitude = values.abs().clamp_(max=_overflow(target, scale))
     smallest = (_DOUBLE.bias - target.bias + 1 - scale) << _DOUBLE.mantissa_bits
     exponent = (magnitude.view(torch.int64) & _DOUBLE.exponent).clamp_(min=smallest)
@@ -139,14 +139,14 @@ def _overflow(target: FloatFormat, scale: int) -> float:
 def copied(bits: torch.Tensor, fmt: FloatFormat, *, has_nan: bool = True) -> torch.Tensor:
     """Return the bits of sums of one element each in its own format: a zero is +0, a NaN the canonical one.
 
-    Nothing is rounded. `bits` are in the integer dtype of the width of `fmt`; they are kept. `has_nan` says whether
-    there may be a NaN among them.
+    Nothing is rounded. `bits` are in the integer dtype of the width of `fmt`; they are overwritten. `has_nan` says
+    whether there may be a NaN among them.
     """
-    minus_zero = fmt.sign if bits.dtype == torch.uint8 else torch.iinfo(bits.dtype).min
-    codes = bits.masked_fill(bits == minus_zero, 0)
     if has_nan:
-        codes.masked_fill_((bits & (fmt.sign - 1)) > (fmt.exponent if fmt.has_inf else fmt.largest_finite), fmt.nan)
-    return codes
+        is_nan = (bits & (fmt.sign - 1)) > (fmt.exponent if fmt.has_inf else fmt.largest_finite)
+        bits.masked_fill_(is_nan, fmt.nan)
+    minus_zero = fmt.sign if bits.dtype == torch.uint8 else torch.iinfo(bits.dtype).min
+    return bits.masked_fill_(bits == minus_zero, 0)
 
 
 def overlaid(codes: torch.Tensor, special: torch.Tensor | None, target: FloatFormat) -> torch.Tensor:

@@ -70,7 +70,7 @@ class Sorted(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Some whole segments and some columns; `longest` is the number of tokens of its longest segment."""
+    """Some whole segments and some columns; `longest` bounds the tokens of a segment, and is 1 only if all have one."""
 
     segments: slice
     tokens: slice
@@ -179,7 +179,8 @@ def blocks(segments: Segments, hidden: int, *, copy_bytes: int | None = None) ->
     if counts is None:
         rows, tokens = segments.rows.numel(), segments.positions.numel()
         if rows and hidden:
-            yield Block(slice(0, rows), slice(0, tokens), slice(0, hidden), tokens - 2 * (rows - 1))
+            longest = tokens - 2 * (rows - 1)  # for the others have two at least
+            yield Block(slice(0, rows), slice(0, tokens), slice(0, hidden), longest)
         return
     ends = np.cumsum(counts)
     alone = int(np.count_nonzero(counts == 1))
