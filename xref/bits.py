@@ -91,6 +91,11 @@ class FloatFormat:
         return self.exponent - 1 if self.has_inf else self.sign - 2
 
     @property
+    def largest_number(self) -> int:
+        """Bits of the largest magnitude that is no NaN: infinity, or where there is none, the largest finite one."""
+        return self.exponent if self.has_inf else self.largest_finite
+
+    @property
     def nan(self) -> int:
         """Bits of the canonical quiet NaN: sign clear, the top mantissa bit alone (float8_e4m3fn: its only one)."""
         return self.exponent | (1 << (self.mantissa_bits - 1) if self.has_inf else self.mantissa)
@@ -152,7 +157,7 @@ def _magnitude(bits: Bits, fmt: FloatFormat) -> Bits:
 
 def is_nan(bits: Bits, fmt: FloatFormat) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return where elements are NaN, quiet or signalling."""
-    return _magnitude(bits, fmt) > (fmt.exponent if fmt.has_inf else fmt.largest_finite)
+    return _magnitude(bits, fmt) > fmt.largest_number
 
 
 def is_signalling_nan(bits: Bits, fmt: FloatFormat) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -188,7 +193,7 @@ def ulp_distance(got: int, expected: int, fmt: FloatFormat) -> int | None:
     steps = []
     for element in (got, expected):
         magnitude = element & (fmt.sign - 1)
-        if magnitude > (fmt.exponent if fmt.has_inf else fmt.largest_finite):
+        if magnitude > fmt.largest_number:
             return None
         steps.append(-magnitude if element & fmt.sign else magnitude)
     return abs(steps[0] - steps[1])

@@ -60,7 +60,8 @@ class GradAccumulator:
         self.hidden = errors.checked_size(hidden, "hidden", call)
         self.padding_idx = padding_idx
         self.validate = validate
-        self._padding = _arguments.check_padding_idx(padding_idx, self.vocab_size, call)
+        checked = errors.checked_padding_idx(padding_idx, self.vocab_size, call)
+        self._padding = -1 if checked is None else checked  # -1 is no row's id
         self._sums = LimbTable(self.hidden)
 
     def add(self, token_ids: Array, cotangent: Array) -> None:

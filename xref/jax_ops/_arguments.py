@@ -151,12 +151,6 @@ def check_dtype(dtype: Any, call: str) -> FloatFormat:
     return FORMATS[name]
 
 
-def check_padding_idx(padding_idx: Any, vocab_size: int, call: str) -> int:
-    """Return what `errors.checked_padding_idx` does, with -1 for None: no row's id."""
-    value = errors.checked_padding_idx(padding_idx, vocab_size, call)
-    return -1 if value is None else value
-
-
 def _check_x64(where: str, got: str, name: str, call: str) -> None:
     if name == "float64" and jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
         raise errors.bad_type(where, got, "jax_enable_x64, or JAX would narrow it to float32", call)

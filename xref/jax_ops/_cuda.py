@@ -249,4 +249,4 @@ def _segment_sum(
 
     sums = lax.fori_loop(0, batches, add_batch, _limbs.no_sums(shape[1:], word))
     out = _limbs.rounded(sums, low + batches * few * width, source.quantum, target)
-    return _limbs.overlaid(out, *_limbs.special_flags(plus, minus, source), target)
+    return _limbs.overlaid(out, *_limbs.flags_by_sign(plus, minus, source), target)

@@ -86,7 +86,7 @@ def grad_weight(
         return table
     if validate:
         _arguments.check_range(token_ids, vocab_size, call)
-    row_ids, slots, first = _segments.on_host(token_ids, vocab_size, -1 if padding_idx is None else padding_idx)
+    row_ids, slots, first = _segments.on_host(token_ids, vocab_size, padding_idx)
     return _placement.placed(_sums(first, _flat(cotangent), target), slots, row_ids, vocab_size, target)
 
 
@@ -121,13 +121,13 @@ def grad_rows(
     limit = _arguments.MOST_ROWS
     size = limit if vocab_size is None else errors.checked_size(vocab_size, "vocab_size", call, limit=limit)
     target = _check(token_ids, cotangent, dtype, call)
-    padding = _arguments.check_padding_idx(padding_idx, size, call)
+    padding_idx = errors.checked_padding_idx(padding_idx, size, call)
     if validate:
         _arguments.check_range(token_ids, size, call)
     elements = _flat(cotangent)
     if _arguments.is_traced(token_ids, elements):
-        return _padded_rows(_arguments.narrow(token_ids, size).reshape(-1), elements, padding, size, target)
-    row_ids, slots, first = _segments.on_host(token_ids, size, padding)
+        return _padded_rows(_arguments.narrow(token_ids, size).reshape(-1), elements, padding_idx, size, target)
+    row_ids, slots, first = _segments.on_host(token_ids, size, padding_idx)
     # Padded to the traced shape, or every other number of rows would be compiled anew.
     padded = np.full(min(first.size, size), first.size, np.int32)
     padded[: slots.size] = slots
@@ -159,16 +159,15 @@ def _table(
     token_ids: jax.Array, cotangent: jax.Array, padding_idx: int | None, vocab_size: int, target: FloatFormat
 ) -> jax.Array:
     ids = _arguments.narrow(token_ids, vocab_size).reshape(-1)
-    # To compiled code None is no argument, and -1 would be one that every call sends to the device.
-    slots, first = _segments.of_table(ids, vocab_size, -1 if padding_idx is None else padding_idx)
+    slots, first = _segments.of_table(ids, vocab_size, padding_idx)
     return _gathered_sums(slots, first, _flat(cotangent), target)
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
 def _padded_rows(
-    ids: jax.Array, elements: jax.Array, padding: int, vocab_size: int, target: FloatFormat
+    ids: jax.Array, elements: jax.Array, padding_idx: int | None, vocab_size: int, target: FloatFormat
 ) -> tuple[jax.Array, jax.Array]:
-    row_ids, slots, first = _segments.of_rows(ids, vocab_size, padding)
+    row_ids, slots, first = _segments.of_rows(ids, vocab_size, padding_idx)
     return row_ids, _gathered_sums(slots, first, elements, target)
 
 

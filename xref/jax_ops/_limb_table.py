@@ -149,8 +149,7 @@ def _add_carry(digits: jax.Array, carry: jax.Array) -> tuple[jax.Array, jax.Arra
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _special_sums(bits: jax.Array, slots: jax.Array, source: FloatFormat, capacity: int) -> jax.Array:
     zeros = jnp.zeros((capacity, bits.shape[1]), jnp.int32)
-    flags = _limbs.special_flags(*_limbs.by_sign(bits, source, _limbs.word_for(source)), source)
-    return jnp.stack([zeros.at[slots].max(flag, mode="drop") for flag in flags])
+    return jnp.stack([zeros.at[slots].max(flag, mode="drop") for flag in _limbs.special_flags(bits, source)])
 
 
 @functools.partial(jax.jit, static_argnums=2)

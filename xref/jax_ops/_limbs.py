@@ -178,13 +178,14 @@ def by_sign(bits: jax.Array, source: FloatFormat, word: Word) -> tuple[jax.Array
     return magnitude & ~negative, magnitude & negative
 
 
-def special_flags(plus: jax.Array, minus: jax.Array, source: FloatFormat) -> tuple[jax.Array, jax.Array]:
-    """Return `(plus, minus)`: 1 where there is a NaN or +inf, and 1 where there is a NaN or -inf; int32, else 0.
+def special_flags(bits: jax.Array, source: FloatFormat) -> tuple[jax.Array, jax.Array]:
+    """Return `(plus, minus)`: 1 where an element is a NaN or +inf, and 1 where it is a NaN or -inf; int32, else 0."""
+    return flags_by_sign(*by_sign(bits, source, word_for(source)), source)
 
-    Given are what `by_sign` returns, or the largest of it over a segment.
-    """
-    nan = source.exponent if source.has_inf else source.largest_finite  # NaNs are above that
-    has_nan = jnp.maximum(plus, minus) > nan
+
+def flags_by_sign(plus: jax.Array, minus: jax.Array, source: FloatFormat) -> tuple[jax.Array, jax.Array]:
+    """Return what `special_flags` does, of what `by_sign` returns, or the largest of it over a segment."""
+    has_nan = jnp.maximum(plus, minus) > source.largest_number
     plus, minus = (has_nan | (largest > source.largest_finite) for largest in (plus, minus))
     return plus.astype(jnp.int32), minus.astype(jnp.int32)
 
@@ -197,7 +198,7 @@ def alone(bits: jax.Array, source: FloatFormat, target: FloatFormat) -> jax.Arra
     uint = source.uint.type
     if source == target:
         magnitude = bits & uint(source.sign - 1)
-        is_nan = magnitude > uint(source.exponent if source.has_inf else source.largest_finite)
+        is_nan = magnitude > uint(source.largest_number)
         return jnp.where(is_nan, uint(source.nan), jnp.where(magnitude == 0, magnitude, bits))
     word = word_for(source, target)
     width = limb_width(1, word)  # more than a significand has
@@ -205,7 +206,7 @@ def alone(bits: jax.Array, source: FloatFormat, target: FloatFormat) -> jax.Arra
     place, _ = places(plus | minus, plus | minus, source)
     sums = add_limb(no_sums(bits.shape, word), limb(bits, source, place, width, word), place, width)
     out = rounded(sums, place + width, source.quantum, target)
-    return overlaid(out, *special_flags(plus, minus, source), target)
+    return overlaid(out, *flags_by_sign(plus, minus, source), target)
 
 
 def overlaid(bits: jax.Array, plus: jax.Array, minus: jax.Array, target: FloatFormat) -> jax.Array:

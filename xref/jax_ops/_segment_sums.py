@@ -90,8 +90,7 @@ def _block_sums(bits: jax.Array, later: jax.Array, source: FloatFormat, target: 
     def anything() -> jax.Array:
         sums = lax.fori_loop(0, count, add_limb, nothing)
         out = _limbs.rounded(sums, low + count * width, source.quantum, target)
-        flags = _limbs.special_flags(*_limbs.by_sign(bits, source, word), source)
-        plus, minus = (flag.at[later].max(flag, mode="drop") for flag in flags)
+        plus, minus = (flag.at[later].max(flag, mode="drop") for flag in _limbs.special_flags(bits, source))
         return _limbs.overlaid(out, plus, minus, target)
 
     return lax.cond((count <= few) & ~special, ordinary, anything)

@@ -130,7 +130,7 @@ def table_of(probe: Probe, ids: Ids) -> Bits:
         table[0::4] |= fmt.uint.type(fmt.nan if not fmt.has_inf else fmt.exponent | 1)
         table[1::4] &= fmt.uint.type(fmt.sign | fmt.mantissa)
         table[2::4] &= fmt.uint.type(fmt.sign)
-        table[2::4] |= fmt.uint.type(fmt.exponent if fmt.has_inf else fmt.largest_finite)
+        table[2::4] |= fmt.uint.type(fmt.largest_number)
         return table
     if probe.table == "windows":
         # Each row begins with the second element of the one before: so they may overlap in memory.

@@ -175,19 +175,19 @@ class _GradWeight(torch.autograd.Function):
     ) -> torch.Tensor:
         bits, ids = flat_bits(cotangent), token_ids.reshape(-1).to(torch.int64)
         counted = source == target and counting_pays(bits, vocab_size)
-        ordered = None if counted else sorted_ids(token_ids, vocab_size)
-        planning = branch(bits.device)
+        ordered = None if counted else sorted_ids(ids, vocab_size)
+        planning = branch(bits.device) if counted else None
         # A GPU looks at all elements and writes the zeros while the host plans. The host waits for that look, but not
         # for the zeros, nor after that for anything but specials and elements near the ends of float64's range.
         extent = measured(bits, source) if bits.is_cuda and bits.numel() else None
         out = bits.new_zeros((vocab_size, bits.shape[1]), dtype=integer_dtype(target))
         shared = None
-        if counted:
+        if planning is not None:
             with planning():
                 in_range = _arguments.in_range(fetched(ids)(), vocab_size)
                 shared = shared_rows(ids, vocab_size, padding_idx) if in_range else None
         if shared is None:
-            segments = by_row(ordered or sorted_ids(token_ids, vocab_size), vocab_size, padding_idx)
+            segments = by_row(ordered or sorted_ids(ids, vocab_size), vocab_size, padding_idx)
             if call is not None and segments.out_of_range:
                 _arguments.check_range(token_ids, vocab_size, call)
             within = extent and extent()

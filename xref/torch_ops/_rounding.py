@@ -143,7 +143,7 @@ def copied(bits: torch.Tensor, fmt: FloatFormat, *, has_nan: bool = True) -> tor
     whether there may be a NaN among them.
     """
     if has_nan:
-        is_nan = (bits & (fmt.sign - 1)) > (fmt.exponent if fmt.has_inf else fmt.largest_finite)
+        is_nan = (bits & (fmt.sign - 1)) > fmt.largest_number
         bits.masked_fill_(is_nan, fmt.nan)
     minus_zero = fmt.sign if bits.dtype == torch.uint8 else torch.iinfo(bits.dtype).min
     return bits.masked_fill_(bits == minus_zero, 0)
