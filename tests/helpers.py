@@ -17,7 +17,7 @@ from hypothesis import settings
 
 from xref import bits, exact
 from xref.bits import FORMATS, Bits, FloatFormat
-from xref.contracts.inputs import words
+from xref.inputs import words
 
 DTYPES = tuple(FORMATS)
 NUMPY_DTYPES = {name: np.dtype(getattr(np, name, None) or getattr(ml_dtypes, name)) for name in DTYPES}

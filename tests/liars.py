@@ -18,7 +18,7 @@ import numpy as np
 from xref import bits
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
-from xref.contracts.inputs import allocate, words
+from xref.inputs import allocate, words
 from xref.judge import frameworks
 from xref.judge.run import Workload, examine, examine_bad_ids, expect
 from xref.judge.subject import FIXTURES, Subject

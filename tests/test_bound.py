@@ -18,7 +18,7 @@ from xref import exact
 from xref.bits import FORMATS
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
-from xref.judge.bound import exact_of, misses
+from xref.operators.embedding.bound import exact_of, misses
 
 SINGLE, DOUBLE = FORMATS["float32"], FORMATS["float64"]
 NARROWER = tuple(name for name in DTYPES if name != "float64")

@@ -22,7 +22,7 @@ from test_cli import MAIN, names_in, needs_torch, stopped, xref
 import xref as package
 from xref import cli_judge, errors
 from xref.bits import FORMATS
-from xref.contracts import embedding_faults
+from xref.operators.embedding import faults as embedding_faults
 from xref.judge import worker
 from xref.judge.checks import CHECKS, Finding, Findings, check_ids
 from xref.judge.exam import Exam

@@ -10,7 +10,7 @@ import pytest
 
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
-from xref.contracts.inputs import make_table
+from xref.inputs import make_table
 from xref.judge.run import compare_subjects, examine, expect, from_case, output_digests
 from xref.judge.subject import FIXTURES
 from xref.judge.verdict import Ledger, Outcome, mismatch

@@ -11,9 +11,9 @@ from test_probes import of
 from xref import exact
 from xref.bits import FORMATS, is_nan, is_subnormal
 from xref.contracts import embedding_gradient as gradients
-from xref.contracts.embedding_faults import FAULTS
+from xref.operators.embedding.faults import FAULTS
 from xref.contracts.embedding_gradient import GradientCase
-from xref.judge.bound import exact_of, misses
+from xref.operators.embedding.bound import exact_of, misses
 from xref.judge.diagnose import explain
 from xref.judge.diagnose_gradient import _likenesses, explain_gradient
 from xref.judge.probes import Probe

@@ -14,7 +14,7 @@ from test_compiled import needs_tpu_compiler, report_for_tpus
 import xref as package
 from xref import bits
 from xref.bits import FORMATS
-from xref.contracts.inputs import make_ids, make_table
+from xref.inputs import make_ids, make_table
 from xref.judge.verdict import Outcome
 from xref.targets import load_target
 

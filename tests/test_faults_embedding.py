@@ -29,7 +29,7 @@ from helpers import (
 
 from xref import bits, exact
 from xref.bits import FORMATS
-from xref.contracts.inputs import allocate, make_ids, make_table
+from xref.inputs import allocate, make_ids, make_table
 
 if importlib.util.find_spec("torch"):  # every file can be collected without a framework
     import torch

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xref.bits import FORMATS
-from xref.contracts import inputs
+from xref import inputs
 
 ID_DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 NO_IDS = np.zeros(0, np.int64)

@@ -31,7 +31,7 @@ from helpers import (
 
 from xref import exact
 from xref.bits import FORMATS, as_bits, from_bits
-from xref.contracts.inputs import make_ids, make_table
+from xref.inputs import make_ids, make_table
 
 pytestmark = pytest.mark.jax
 

@@ -19,7 +19,7 @@ from mutants.embedding_right import checked
 
 from xref import errors
 from xref.judge import conduct, exam, exam_conditions, exam_gradient, explained, gradient_conditions, memory, probes
-from xref.judge.bound import Misses
+from xref.operators.embedding.bound import Misses
 from xref.judge.judge import judge
 from xref.judge.verdict import Outcome
 

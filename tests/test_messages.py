@@ -11,7 +11,7 @@ from helpers import DTYPES, FRAMEWORKS, load, raises
 
 from xref import errors
 from xref.contracts import embedding as contract
-from xref.contracts.inputs import make_table
+from xref.inputs import make_table
 
 KNOWN = "one of float64, float32, bfloat16, float16, float8_e4m3fn, float8_e5m2"
 

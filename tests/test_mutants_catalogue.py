@@ -19,8 +19,8 @@ from xref import bits
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
-from xref.contracts.embedding_faults import FAULTS
-from xref.contracts.inputs import make_ids, make_table
+from xref.operators.embedding.faults import FAULTS
+from xref.inputs import make_ids, make_table
 
 MUTANTS = {"torch": TORCH_MUTANTS, "jax": JAX_MUTANTS}
 ALL_MUTANTS = [mutant for found in MUTANTS.values() for mutant in found.values()]

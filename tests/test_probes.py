@@ -12,7 +12,7 @@ from helpers import DTYPES, VERBS, assert_same_bits
 
 from xref.bits import FORMATS, from_bits
 from xref.contracts import embedding as contract
-from xref.contracts.inputs import id_families, make_table, table_families
+from xref.inputs import id_families, make_table, table_families
 from xref.judge.candidate import Candidate, candidate_of
 from xref.judge.conditions import TABLE_LAYOUTS
 from xref.judge.probes import _IDS, ID_LAYOUTS, SHARED, SLICES, Probe, Prober, answer_of, ids_of, table_of

@@ -29,7 +29,7 @@ from helpers import (
 from xref import errors
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
-from xref.contracts.inputs import allocate, make_ids, make_table
+from xref.inputs import allocate, make_ids, make_table
 
 pytestmark = pytest.mark.torch
 

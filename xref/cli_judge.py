@@ -18,7 +18,8 @@ from rich.table import Table
 from xref import errors, registry
 from xref.cli_options import Device, Dtype, Framework
 from xref.contracts import embedding as contract
-from xref.contracts import embedding_faults, embedding_gradient
+from xref.contracts import embedding_gradient
+from xref.operators.embedding import faults as embedding_faults
 from xref.judge import judged_report, report
 from xref.judge.checks import CHECKS
 from xref.judge.conduct import OUT_OF_RANGE

@@ -19,7 +19,7 @@ import numpy as np
 
 from xref import bits, errors, exact
 from xref.bits import FORMATS, Bits
-from xref.contracts.inputs import Ids, make_ids, make_table
+from xref.inputs import Ids, make_ids, make_table
 from xref.spec import Case, Clause, Tier
 
 __all__ = [
@@ -266,7 +266,7 @@ class Pinned(msgspec.Struct, frozen=True, omit_defaults=True):
 @functools.cache
 def pinned() -> dict[str, Pinned]:
     """Return the digests that the package pins, by case id."""
-    data = importlib.resources.files("xref.contracts").joinpath("embedding_digests.json").read_bytes()
+    data = importlib.resources.files("xref.operators.embedding").joinpath("digests.json").read_bytes()
     return msgspec.json.decode(data, type=dict[str, Pinned])
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from xref import bits, errors, exact
 from xref.bits import FORMATS, Bits, FloatFormat
 from xref.contracts.embedding import Pinned
-from xref.contracts.inputs import Ids, make_ids, make_table, words
+from xref.inputs import Ids, make_ids, make_table, words
 from xref.spec import Tier
 
 __all__ = ["GradientCase", "build", "cases", "digests", "exact_answer", "reordered_share"]

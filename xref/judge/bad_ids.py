@@ -10,7 +10,7 @@ import numpy as np
 from xref import bits as bit
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
-from xref.contracts.inputs import Ids
+from xref.inputs import Ids
 from xref.judge.conditions import offset, transposed
 from xref.spec import Tier
 

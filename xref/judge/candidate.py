@@ -12,7 +12,7 @@ import numpy as np
 from xref import errors
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
-from xref.contracts.inputs import make_table
+from xref.inputs import make_table
 from xref.judge import frameworks
 from xref.judge.frameworks import Framework
 from xref.judge.subject import described

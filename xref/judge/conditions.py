@@ -15,7 +15,7 @@ import numpy as np
 
 from xref import errors
 from xref.bits import Bits
-from xref.contracts.inputs import Ids, words
+from xref.inputs import Ids, words
 
 __all__ = [
     "CONDITIONS",

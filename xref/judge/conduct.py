@@ -12,9 +12,9 @@ from xref import bits as bit
 from xref import errors
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
-from xref.contracts.inputs import Ids, make_table
+from xref.inputs import Ids, make_table
 from xref.judge.bad_ids import BadIds, bad_ids, hints_of
-from xref.judge.bound import exact_of, misses
+from xref.operators.embedding.bound import exact_of, misses
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
 from xref.judge.frameworks import Framework

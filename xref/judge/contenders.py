@@ -13,7 +13,7 @@ import numpy as np
 
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
-from xref.contracts.inputs import allocate, make_table, words
+from xref.inputs import allocate, make_table, words
 from xref.judge.candidate import Candidate
 from xref.judge.speed_report import COPY
 

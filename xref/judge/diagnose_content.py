@@ -11,7 +11,7 @@ import numpy as np
 from xref import bits as bit
 from xref import exact
 from xref.bits import FORMATS, Bits, FloatFormat
-from xref.contracts.inputs import Ids
+from xref.inputs import Ids
 from xref.judge.probes import Probe
 
 __all__ = ["Found", "Wrong", "from_elements", "from_rows"]

@@ -12,7 +12,7 @@ import numpy as np
 from xref import exact
 from xref.bits import FORMATS, Bits, FloatFormat
 from xref.contracts import embedding_gradient as gradients
-from xref.judge.bound import Exact, Integers
+from xref.operators.embedding.bound import Exact, Integers
 from xref.judge.diagnose import ranked
 from xref.judge.diagnose_content import Found
 from xref.judge.diagnose_sums import models_of

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from xref.bits import FORMATS, Bits, from_bits
-from xref.contracts.inputs import Ids
+from xref.inputs import Ids
 
 __all__ = ["models_of"]
 

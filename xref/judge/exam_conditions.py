@@ -11,7 +11,7 @@ import numpy as np
 from xref import errors
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
-from xref.contracts.inputs import Ids, words
+from xref.inputs import Ids, words
 from xref.judge.checks import Finding
 from xref.judge.conditions import CONDITIONS, FILLER, TABLE_LAYOUTS, Batch, Group, Keys, restore
 from xref.judge.isolate import CrashedError, limited

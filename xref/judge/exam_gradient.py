@@ -12,8 +12,8 @@ from xref import errors
 from xref.bits import FORMATS, Bits, from_bits
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
-from xref.contracts.inputs import Ids
-from xref.judge.bound import exact_of, first_miss, misses
+from xref.inputs import Ids
+from xref.operators.embedding.bound import exact_of, first_miss, misses
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
 from xref.judge.gradient_conditions import GradientConditions

@@ -12,7 +12,7 @@ from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
-from xref.contracts.inputs import Ids, words
+from xref.inputs import Ids, words
 from xref.judge.subject import BEFORE, EXACT, FIXED_OVERHEAD, PLAIN, Subject, formed, judging, record_inputs, widest
 from xref.judge.verdict import Ledger, mismatch
 

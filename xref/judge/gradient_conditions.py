@@ -12,7 +12,7 @@ import numpy as np
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
-from xref.contracts.inputs import Ids, words
+from xref.inputs import Ids, words
 from xref.judge.checks import Finding, Findings
 from xref.judge.conditions import spread, transposed
 from xref.judge.gradient_routes import Route

@@ -12,7 +12,7 @@ from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
-from xref.contracts.inputs import Ids, make_table
+from xref.inputs import Ids, make_table
 from xref.judge.candidate import Candidate
 from xref.judge.subject import formed, main_dtypes, widest
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from xref import errors, exact
 from xref.bits import FORMATS, Bits, FloatFormat
-from xref.contracts.inputs import Ids, make_ids, words
-from xref.judge.bound import exact_of, misses
+from xref.inputs import Ids, make_ids, words
+from xref.operators.embedding.bound import exact_of, misses
 from xref.judge.checks import Finding, Findings
 from xref.judge.gradient_routes import Route, Run
 from xref.judge.subject import described

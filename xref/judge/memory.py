@@ -9,7 +9,7 @@ import numpy as np
 
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
-from xref.contracts.inputs import make_table
+from xref.inputs import make_table
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings
 from xref.judge.conditions import transposed

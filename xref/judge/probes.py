@@ -12,7 +12,7 @@ import numpy as np
 from xref import exact
 from xref.bits import FORMATS, Bits, as_bits
 from xref.contracts import embedding as contract
-from xref.contracts.inputs import Ids, make_ids, make_table
+from xref.inputs import Ids, make_ids, make_table
 from xref.judge.candidate import Candidate
 from xref.judge.conditions import TABLE_LAYOUTS, offset, read_only, transposed
 from xref.judge.subject import MisformedError, described, formed, shared_memory
@@ -43,7 +43,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     vocab: int
     hidden: int
     table: str = "tagged"
-    """Family of the table, as `xref.contracts.inputs.make_table` has them, or one of this module's."""
+    """Family of the table, as `xref.inputs.make_table` has them, or one of this module's."""
     ids: str | tuple[int, ...]
     """Family of the ids, or the ids themselves."""
     shape: tuple[int, ...]

@@ -19,7 +19,7 @@ import numpy as np
 
 from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
-from xref.contracts.inputs import Ids, make_table
+from xref.inputs import Ids, make_table
 from xref.judge.conditions import CONDITIONS, TABLE_LAYOUTS, Batch, Group, Keys, restore
 from xref.judge.large import checksums, differ
 from xref.judge.subject import (

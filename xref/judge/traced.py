@@ -9,7 +9,7 @@ import numpy as np
 
 from xref import bits as bit
 from xref.bits import FORMATS
-from xref.contracts.inputs import Ids, make_table
+from xref.inputs import Ids, make_table
 from xref.judge.bad_ids import BadIds, hints_of
 from xref.judge.candidate import Candidate
 from xref.judge.checks import Finding, Findings

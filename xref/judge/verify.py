@@ -14,7 +14,7 @@ from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
-from xref.contracts.inputs import Ids
+from xref.inputs import Ids
 from xref.judge import frameworks, weights
 from xref.judge.gradient import compare_gradients, examine_gradient, expect_gradients, gradient_inputs
 from xref.judge.run import (

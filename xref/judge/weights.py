@@ -19,7 +19,7 @@ import safetensors
 
 from xref import bits, errors
 from xref.bits import FORMATS, Bits
-from xref.contracts.inputs import Ids, allocate, make_ids
+from xref.inputs import Ids, allocate, make_ids
 from xref.judge import frameworks
 
 __all__ = ["default_ids", "read_ids", "read_table"]

@@ -26,7 +26,7 @@ import numpy as np
 
 from xref import bits as bit
 from xref.bits import FORMATS, Bits, FloatFormat
-from xref.contracts.inputs import Ids
+from xref.inputs import Ids
 
 __all__ = ["Exact", "Misses", "exact_of", "first_miss", "misses"]
 

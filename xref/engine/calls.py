@@ -1,0 +1,239 @@
+"""Calls that need nothing of an operator but its inputs and its rule: a verb is called, and its output is judged.
+
+The script of an `Invocation` makes the plain call; where something is varied, such as a layout or a mode, it makes the
+varied call after it, and the two are compared: what the plain call gets wrong is not blamed on the variation.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from xref.bits import FORMATS, Bits
+from xref.engine.compare import Exactly, Rule, mismatch
+from xref.engine.layouts import contents
+from xref.engine.steps import Died, Form, NotMade, Output, Put, Raised, Read, Replies, Reply, Run, Script, Step
+from xref.spec import Call, Exam, Seen, Suspect
+
+__all__ = ["Clauses", "Invocation", "judged_inputs", "judged_output", "unmade"]
+
+_HELD = 6  # outputs that are looked at again at the end of a script
+
+
+class Clauses(msgspec.Struct, frozen=True, kw_only=True):
+    """The checks that every call is judged by, whatever it is made for."""
+
+    accuracy: dict[str, str]
+    """By verb."""
+    form: str
+    """Shape, dtype and device of an output."""
+    purity: str
+    """Inputs keep their bits, outputs have memory of their own and keep theirs."""
+    repeat: str
+    """The same call again gives the same bits."""
+
+
+def unmade(seen: Seen, reply: Reply, check: str, elements: int, *, what: str = "out") -> bool:
+    """Record why there is no output, if there is none, as a failure of a check; return whether there is none."""
+    if isinstance(reply, Output):
+        return False
+    if isinstance(reply, Raised):
+        where = f" at {reply.where}" if reply.where else ""
+        seen.fail(check, f"{what}: got {reply.line}{where}, expected a result", elements, raised=reply.line)
+    elif isinstance(reply, Died):
+        seen.fail(check, f"process: got {reply.how}, expected a result", elements, aborts=not reply.late)
+    elif isinstance(reply, NotMade):
+        seen.skipped[check] = reply.why
+    return True
+
+
+def judged_output(seen: Seen, reply: Reply, form: Form, check: str, clauses: Clauses) -> Bits | None:
+    """Return the bits of an output of the right form; else record what is wrong, and return None."""
+    elements = int(np.prod(form[0], dtype=np.int64))
+    if unmade(seen, reply, check, elements) or not isinstance(reply, Output):
+        return None
+    if reply.form != form or reply.array is None:
+        got, expected = (f"shape {shape}, {dtype}, on {device}" for shape, dtype, device in (reply.form, form))
+        why = f", that cannot be read ({reply.unreadable})" if reply.unreadable else ""
+        seen.fail(clauses.form, f"out: got {got}{why}, expected {expected}", evidence=(reply.form, form))
+        return None
+    seen.ok(clauses.form, elements)
+    return reply.array
+
+
+def judged_inputs(
+    seen: Seen, script: Script, replies: Replies, names: tuple[str, ...], out: Reply, clauses: Clauses
+) -> None:
+    """Judge whether the inputs of a call have the bits they had, and its output memory of its own.
+
+    `names` are the inputs, each read back by a `Read` step of that name.
+    """
+    spans, elements = {}, 0
+    for name in names:
+        put = next(step for step in script.steps if step.name == name and isinstance(step, Put))
+        reply = replies.of(name, Read)
+        if isinstance(reply, NotMade | Died):
+            return  # the call itself has said so
+        if not isinstance(reply, Output) or reply.array is None:
+            why = reply.line if isinstance(reply, Raised) else "no elements"
+            seen.fail(clauses.purity, f"{name}: got {why} when read after the call, expected the same bits")
+            return
+        before = contents(put.array, put.layout)
+        if not np.array_equal(reply.array, before):
+            what = "values" if put.dtype is None else "bits"
+            seen.fail(clauses.purity, f"{name}: got other {what} after the call, expected the same", before.size)
+            return
+        elements += before.size
+        if before.size:
+            spans[name] = reply.memory
+    if isinstance(out, Output) and out.array is not None and out.array.size:
+        first, last = out.memory
+        for name, (start, stop) in spans.items():
+            if max(first, start) < min(last, stop):
+                seen.fail(clauses.purity, f"out: got memory of {name}, expected its own", out.array.size)
+                return
+    seen.ok(clauses.purity, elements)
+
+
+class Invocation(Call):
+    """A verb called with inputs, and judged by the operator's rule."""
+
+    verb: str = "forward"
+    dtype: str
+    mode: str = ""
+    """A transform, grad mode or setting of the framework that the verb is called in; empty: none."""
+    repeats: int = 0
+    """How many times the same call is made again: its bits must be the first one's."""
+
+    clauses: ClassVar[Clauses]
+
+    def inputs(self, exam: Exam) -> tuple[Put, ...]:
+        """Return the verb's arguments in order, dense."""
+        raise NotImplementedError
+
+    def rule(self, script: Script) -> Rule:
+        """Return what the output must be."""
+        raise NotImplementedError
+
+    def varied(self, inputs: tuple[Put, ...]) -> tuple[Put, ...]:
+        """Return the same arguments as the varied call gets them: in other layouts."""
+        return inputs
+
+    def condition(self) -> str:
+        """Return the check that a varied call is judged by, where its plain call is right."""
+        return self.check
+
+    def script(self, exam: Exam) -> Script:
+        """Return the plain call, the varied one or the repeats, and the inputs read back."""
+        inputs = self.inputs(exam)
+        names = tuple(each.name for each in inputs)
+        steps: list[Step] = [*inputs, Run(name="out", verb=self.verb, arguments=names)]
+        varied = self.varied(inputs)
+        if varied is not inputs or self.mode:
+            # Read before they are put again: the varied call's inputs are others.
+            steps += [Read(name=name) for name in names]
+            fresh = [msgspec.structs.replace(each, name=f"varied {each.name}", key="") for each in varied]
+            names = tuple(each.name for each in fresh)
+            steps += [*fresh, Run(name="varied", verb=self.verb, arguments=names, mode=self.mode, refusable=True)]
+        again = [f"out {n}" for n in range(1, self.repeats + 1)]
+        steps += [Run(name=name, verb=self.verb, arguments=names) for name in again]
+        steps += [Read(name=name) for name in ([*names, *self._held(again)])]
+        return Script(dtype=self.dtype, steps=tuple(steps))
+
+    def _held(self, again: list[str]) -> list[str]:
+        return ["out", *again][:_HELD] if again else []
+
+    def judge(self, script: Script, replies: Replies, exam: Exam) -> Seen:
+        """Judge form, bits and purity of every output; of repeats that they are alike, and stay what they were."""
+        seen = Seen()
+        rule = self.rule(script)
+        form = (rule.shape, rule.fmt.name, exam.traits.device)
+        accuracy = self.clauses.accuracy[self.verb]
+        out = replies.of("out")
+        got = judged_output(seen, out, form, accuracy, self.clauses)
+        names = tuple(
+            step.name for step in script.steps if isinstance(step, Put) and not step.name.startswith("varied")
+        )
+        if got is not None:
+            judged_inputs(seen, script, replies, names, out, self.clauses)
+            self.judge_bits(seen, got, rule, accuracy, script)
+            seen.outputs[self.verb] = got
+            self._judge_varied(seen, script, replies, got, form)
+            self._judge_repeats(seen, replies, got, form)
+        return seen
+
+    def judge_bits(self, seen: Seen, got: Bits, rule: Rule, check: str, script: Script) -> None:
+        """Judge the bits of the plain call's output."""
+        miss = rule.miss(got)
+        if miss is None:
+            seen.ok(check, got.size)
+        else:
+            seen.fail(check, miss, got.size, evidence=self.evidence(script, got, rule))
+
+    def evidence(self, script: Script, got: Bits, rule: Rule) -> Any:
+        """Return what the operator's diagnosis needs of a wrong output."""
+        return got, rule
+
+    def suspects_of_variation(self) -> tuple[Suspect, ...]:
+        """Return what it speaks for that the varied call is wrong and the plain one is not."""
+        return ()
+
+    def _judge_varied(self, seen: Seen, script: Script, replies: Replies, plain: Bits, form: Form) -> None:
+        if not any(step.name == "varied" for step in script.steps) or seen.failures:
+            return  # what fails plainly is no fault of the variation
+        reply, check = replies.of("varied"), self.condition()
+        if isinstance(reply, Raised) and reply.refused:
+            seen.skipped[check] = f"{self.mode or 'layout'}: refused"
+            return
+        if unmade(seen, reply, check, plain.size):
+            for failure in seen.failures:
+                failure.suspects = self.suspects_of_variation()
+            return
+        got = judged_output(seen, reply, form, check, self.clauses)
+        if got is None:
+            return
+        miss = mismatch(got, plain, FORMATS[form[1]])
+        if miss is None:
+            seen.ok(check, got.size)
+            varied = tuple(
+                step.name for step in script.steps if isinstance(step, Put) and step.name.startswith("varied")
+            )
+            judged_inputs(seen, script, replies, varied, reply, self.clauses)
+        else:
+            evidence = self.evidence(script, got, Exactly(plain, FORMATS[form[1]]))
+            seen.fail(check, miss, got.size, *self.suspects_of_variation(), evidence=evidence)
+
+    def _judge_repeats(self, seen: Seen, replies: Replies, first: Bits, form: Form) -> None:
+        if not self.repeats:
+            return
+        runs = [replies.of(f"out {n}") for n in range(1, self.repeats + 1)]
+        for number, reply in enumerate(runs, start=2):
+            got = judged_output(seen, reply, form, self.clauses.repeat, self.clauses)
+            miss = None if got is None else mismatch(got, first, FORMATS[form[1]])
+            if got is None or miss is not None:
+                if miss is not None:
+                    seen.fail(
+                        self.clauses.repeat, f"{miss}, in call {number}", first.size, evidence=(number, len(runs) + 1)
+                    )
+                break
+            seen.ok(self.clauses.repeat, first.size)
+        for name, reply in zip(
+            ["out", *(f"out {n}" for n in itertools.count(1))], [replies.of("out"), *runs][:_HELD], strict=False
+        ):
+            later = replies.of(name, Read)
+            if isinstance(reply, Output) and isinstance(later, Output) and reply.array is not None:
+                if later.array is None or not np.array_equal(later.array, reply.array):
+                    message = "out: got other bits after a later call, expected the same"
+                    seen.fail(self.clauses.purity, message, reply.array.size, evidence="reused")
+                    return
+
+    def plainer(self) -> Iterator[Call]:
+        """Yield the call without its mode, and with fewer repeats."""
+        if self.mode:
+            yield msgspec.structs.replace(self, mode="")
+        if self.repeats > 1:
+            yield msgspec.structs.replace(self, repeats=1)
