@@ -7,9 +7,18 @@ import hashlib
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import DTYPES, NARROW_DTYPES, NUMPY_DTYPES, as_floats, derandomised, raises, random_bits, special_patterns
 from hypothesis import given
 from hypothesis import strategies as st
+from support.helpers import (
+    DTYPES,
+    NARROW_DTYPES,
+    NUMPY_DTYPES,
+    as_floats,
+    derandomised,
+    raises,
+    random_bits,
+    special_patterns,
+)
 
 from xref import bits
 from xref.bits import FORMATS

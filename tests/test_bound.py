@@ -10,9 +10,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from helpers import DTYPES, derandomised, random_bits, values
 from hypothesis import given
 from hypothesis import strategies as st
+from support.helpers import DTYPES, derandomised, random_bits, values
 
 from xref import exact
 from xref.bits import FORMATS

@@ -8,7 +8,7 @@ import re
 import msgspec
 import numpy as np
 import pytest
-from helpers import DTYPES, NARROW_DTYPES, assert_same_bits
+from support.helpers import DTYPES, NARROW_DTYPES, assert_same_bits
 
 from xref import bits
 from xref.bits import FORMATS

@@ -5,18 +5,18 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from helpers import DTYPES, values
+from support.helpers import DTYPES, values
 from test_probes import of
 
 from xref import exact
 from xref.bits import FORMATS, is_nan, is_subnormal
 from xref.contracts import embedding_gradient as gradients
-from xref.operators.embedding.faults import FAULTS
 from xref.contracts.embedding_gradient import GradientCase
-from xref.operators.embedding.bound import exact_of, misses
 from xref.judge.diagnose import explain
 from xref.judge.diagnose_gradient import _likenesses, explain_gradient
 from xref.judge.probes import Probe
+from xref.operators.embedding.bound import exact_of, misses
+from xref.operators.embedding.faults import FAULTS
 
 NAMES = {fault.name for fault in FAULTS}
 HASHED = Probe(dtype="bfloat16", vocab=300, hidden=33, table="hashed", ids="zipf", shape=(257,))

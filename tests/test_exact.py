@@ -7,7 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from helpers import (
+from hypothesis import given
+from hypothesis import strategies as st
+from support.helpers import (
     DTYPES,
     NARROW_DTYPES,
     NUMPY_DTYPES,
@@ -18,8 +20,6 @@ from helpers import (
     raises,
     random_bits,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 from xref import bits, exact
 from xref.bits import FORMATS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import NUMPY_DTYPES, assert_same_bits, load, run_golden
+from support.helpers import NUMPY_DTYPES, assert_same_bits, load, run_golden
 from test_compiled import needs_tpu_compiler, report_for_tpus
 
 import xref as package

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import DTYPES, NARROW_DTYPES, as_floats, assert_same_bits, derandomised, raises
 from hypothesis import given
 from hypothesis import strategies as st
+from support.helpers import DTYPES, NARROW_DTYPES, as_floats, assert_same_bits, derandomised, raises
 
-from xref.bits import FORMATS
 from xref import inputs
+from xref.bits import FORMATS
 
 ID_DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 NO_IDS = np.zeros(0, np.int64)

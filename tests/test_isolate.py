@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import raises
+from support.helpers import raises
 
 from xref.judge import isolate
 from xref.judge.isolate import CrashedError, limited, run_in_child

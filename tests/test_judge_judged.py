@@ -19,9 +19,9 @@ from mutants.embedding_right import checked
 
 from xref import errors
 from xref.judge import conduct, exam, exam_conditions, exam_gradient, explained, gradient_conditions, memory, probes
-from xref.operators.embedding.bound import Misses
 from xref.judge.judge import judge
 from xref.judge.verdict import Outcome
+from xref.operators.embedding.bound import Misses
 
 pytestmark = pytest.mark.torch
 

@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ET
 
 import msgspec
 import pytest
-from helpers import raises
 from rich.console import Console
+from support.helpers import raises
 
 from xref import errors
 from xref.judge.checks import CHECKS, Finding, Findings, check_ids

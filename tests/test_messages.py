@@ -7,7 +7,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import DTYPES, FRAMEWORKS, load, raises
+from support.helpers import DTYPES, FRAMEWORKS, load, raises
 
 from xref import errors
 from xref.contracts import embedding as contract

@@ -8,7 +8,7 @@ import types
 import msgspec
 import numpy as np
 import pytest
-from helpers import DTYPES, VERBS, assert_same_bits
+from support.helpers import DTYPES, VERBS, assert_same_bits
 
 from xref.bits import FORMATS, from_bits
 from xref.contracts import embedding as contract

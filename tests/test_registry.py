@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import FRAMEWORKS as EACH
-from helpers import forget_modules, load, raises
+from support.helpers import FRAMEWORKS as EACH
+from support.helpers import forget_modules, load, raises
 
 import xref
 from xref import errors, registry

@@ -11,7 +11,7 @@ import sys
 import textwrap
 
 import pytest
-from helpers import forget_modules, raises
+from support.helpers import forget_modules, raises
 
 from xref import errors, targets
 from xref.targets import load_target

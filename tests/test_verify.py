@@ -10,7 +10,7 @@ import weakref
 import msgspec
 import numpy as np
 import pytest
-from test_weights import checkpoint
+from support.checkpoints import checkpoint
 
 from xref import errors, verify
 from xref.bits import FORMATS

@@ -11,22 +11,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xref.judge.judge import judge
-    from xref.judge.verify import verify
-
-    parametrize: Any
+    from xref.judging.judge import judge
+    from xref.pytest_plugin import parametrize
+    from xref.verifying.verify import verify
 
 __all__ = ["__version__", "judge", "parametrize", "verify"]
 
 __version__ = "0.1.0"
 
 
-_HOMES = {"parametrize": "xref.pytest_plugin", "verify": "xref.judge.verify"}
+_HOMES = {"judge": "xref.judging.judge", "parametrize": "xref.pytest_plugin", "verify": "xref.verifying.verify"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "judge":  # a package, and callable
-        return importlib.import_module("xref.judge")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'xref' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -12,7 +12,9 @@ expect; the classes here are for what happens around the operators.
 
 from __future__ import annotations
 
+import contextlib
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "XrefError",
     "bad_type",
     "bad_value",
+    "called",
     "checked_padding_idx",
     "checked_size",
     "ids_out_of_range",
@@ -30,7 +33,19 @@ __all__ = [
 
 
 class XrefError(Exception):
-    """Base of the exceptions that xref defines."""
+    """Base of the exceptions that xref defines: the parts of a message, or one text.
+
+    What is used by several commands leaves `call` empty; the command adds its own name (`called`).
+    """
+
+    def __init__(self, where: object, got: object = None, expected: object = None, call: str = "") -> None:
+        super().__init__(*([where] if expected is None else [where, got, expected, call]))
+        self.where, self.got, self.expected, self.call = where, got, expected, call
+
+    def __str__(self) -> str:
+        if self.expected is None:
+            return str(self.where)
+        return message(self.where, self.got, self.expected, self.call)
 
 
 class UsageError(XrefError):
@@ -40,8 +55,9 @@ class UsageError(XrefError):
 class MissingFrameworkError(UsageError, ImportError):
     """A framework is not installed; the message carries the line that installs it."""
 
-    def __init__(self, framework: str, call: str) -> None:
-        super().__init__(message(framework, "not installed", f"it to be: pip install 'xref[{framework}]'", call))
+    def __init__(self, framework: str, call: str = "") -> None:
+        super().__init__(framework, "not installed", f"it to be: pip install 'xref[{framework}]'", call)
+        self.args = framework, call  # what it is made of again where it is copied
 
 
 class NoGradientError(XrefError, NotImplementedError):
@@ -56,9 +72,19 @@ class NothingComparedError(XrefError):
     """A comparison ran over no element: that is never a pass."""
 
 
-def message(where: str, got: object, expected: object, call: str) -> str:
-    """Return `where: got, expected [call]`, the wording of every message."""
-    return f"{where}: got {got}, expected {expected} [{call}]"
+def message(where: object, got: object, expected: object, call: str) -> str:
+    """Return `where: got, expected [call]`, the wording of every message; without the call if that is empty."""
+    return f"{where}: got {got}, expected {expected}" + (f" [{call}]" if call else "")
+
+
+@contextlib.contextmanager
+def called(name: str) -> Iterator[None]:
+    """Name what the user called, a command or a function, in messages from the block that do not name it yet."""
+    try:
+        yield
+    except XrefError as error:
+        error.call = error.call or name
+        raise
 
 
 def bad_type(where: str, got: object, expected: object, call: str) -> TypeError:

@@ -10,7 +10,7 @@ import enum
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -129,6 +129,8 @@ class Failure:
     """Whether it took the subject's process along."""
     raised: str = ""
     """The exception in one line, if there was one."""
+    detail: str = ""
+    """What the subject's process wrote to stderr before it ended."""
 
 
 @dataclasses.dataclass
@@ -147,9 +149,9 @@ class Seen:
         """Count elements that were as they must be."""
         self.passed[check] = self.passed.get(check, 0) + elements
 
-    def fail(self, check: str, message: object, elements: int = 0, *suspects: Suspect, evidence: Any = None) -> None:
-        """Add a failure."""
-        self.failures.append(Failure(check, str(message), elements, suspects, evidence))
+    def fail(self, check: str, message: object, elements: int = 0, *suspects: Suspect, **more: Any) -> None:
+        """Add a failure; `more` are further fields of it."""
+        self.failures.append(Failure(check, str(message), elements, suspects, **more))
 
     def failed(self, check: str) -> Failure | None:
         """Return the first failure of a check, if there is one."""
@@ -173,7 +175,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         """Return what the replies to the script show; it makes no call."""
         raise NotImplementedError
 
-    def plainer(self) -> Iterator[Self]:
+    def plainer(self) -> Iterator[Call]:
         """Yield calls that differ in one thing and are plainer: dense memory, ordinary ids, one dimension."""
         return iter(())
 
@@ -181,7 +183,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         """Return what can be smaller, by name, the most telling first: tokens, columns, rows."""
         return {}
 
-    def resized(self, name: str, size: int) -> Self | None:
+    def resized(self, name: str, size: int) -> Call | None:
         """Return the same call with another size, or None where there is none such."""
         return None
 
@@ -256,8 +258,8 @@ class Operator:
     """Modules of the goldens, by framework."""
     native: str
     """The class of that name in each golden's module."""
-    trial: Callable[[str], Call]
-    """Returns a small call of a verb: whose framework's arrays a candidate takes is found out by it."""
+    trial: Callable[[], Mapping[str, Any]]
+    """Returns a small `xref.engine.steps.Script` for each verb: whose arrays a subject takes is found out by it."""
     explain: Callable[[Call, Failure, Callable[[Call], Seen]], Iterable[Suspect]]
     """Returns what a failure of a call speaks for; the third argument makes another call, to look closer."""
     follow_up: Callable[[Call, Seen], Iterable[Call]] = lambda call, seen: ()

@@ -33,7 +33,7 @@ _SHOWN = 10  # names offered where the one asked for is missing
 _lock = threading.RLock()  # sys.path and sys.modules are the whole process's; a target may load another
 
 
-def load_target(spec: str, call: str) -> object:
+def load_target(spec: str, call: str = "") -> object:
     """Return the object that `pkg.mod:name`, `pkg.mod:Class.attr` or `path/to/file.py:name` names, as it is.
 
     A class is returned uncalled. `call` is what the user called, for the messages.
@@ -66,7 +66,7 @@ def told(error: BaseException) -> str:
 
 
 def _error(where: object, got: object, expected: object, call: str) -> errors.UsageError:
-    return errors.UsageError(errors.message(str(where), got, expected, call))
+    return errors.UsageError(where, got, expected, call)
 
 
 def _load_module(name: str, call: str) -> ModuleType:

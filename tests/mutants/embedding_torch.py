@@ -177,6 +177,14 @@ def narrowed_before_the_check(ids, weight):
     return rows_of(ids.to(torch.int32) if ids.dtype in (torch.int64, torch.uint64) else ids, weight)
 
 
+@torch_mutant("EMB-4", fault="refuses-with-another-error")
+def bad_ids_refused_with_a_valueerror(token_ids, weight):
+    try:
+        return torch_gather(token_ids, weight)
+    except IndexError as error:
+        raise ValueError("token_ids: got an id that is not in the vocabulary") from error
+
+
 @torch_mutant("EMB-4", fault="crash", ends=False, shows="a bad id")
 def null_pointer_read_on_bad_ids(token_ids, weight):
     if outside(token_ids, weight).any():

@@ -112,6 +112,13 @@ def partial_sums_rounded(ids, cotangent, vocab_size, dtype):
     return functools.reduce(torch.add, parts)
 
 
+@wrong_backward("EMB-8", fault="bits-added-as-integers", shows="an id twice in a batch")
+def bits_of_duplicates_added(ids, cotangent, vocab_size, dtype):
+    words = ints(cotangent).reshape(ids.numel(), cotangent.shape[-1])
+    grad = torch.zeros((vocab_size, words.shape[1]), dtype=words.dtype)
+    return grad.index_add_(0, ids.reshape(-1), words).view(dtype)
+
+
 @wrong_gradient("EMB-8", fault="frequency-scaled")
 def mean_of_duplicates(ids, cotangent, vocab_size, dtype):
     flat_ids, values = flat(ids, cotangent)
@@ -237,6 +244,16 @@ def subnormal_sums_flushed(ids, cotangent, vocab_size, dtype):
 @wrong_gradient("EMB-8", fault="gradient-lost")
 def gradient_of_zeros(ids, cotangent, vocab_size, dtype):
     return torch.zeros((vocab_size, cotangent.shape[-1]), dtype=dtype)
+
+
+@wrong_gradient("EMB-8", fault="gradient-lost")
+def cut_off_from_the_table(ids, cotangent, vocab_size, dtype):
+    return None
+
+
+@wrong_gradient("EMB-8", fault="gradient-raises")
+def backward_not_written_yet(ids, cotangent, vocab_size, dtype):
+    raise ValueError("backward: not there yet")
 
 
 @wrong_backward("EMB-8", fault="empty-or-scalar-ids-fail", shows="an id of no dimension")

@@ -6,7 +6,6 @@ varied call after it, and the two are compared: what the plain call gets wrong i
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from xref.bits import FORMATS, Bits
 from xref.engine.compare import Exactly, Rule, mismatch
+from xref.engine.evidence import Misformed, Reused, Rewritten, Shared, Unlike
 from xref.engine.layouts import contents
 from xref.engine.steps import Died, Form, NotMade, Output, Put, Raised, Read, Replies, Reply, Run, Script, Step
 from xref.spec import Call, Exam, Seen, Suspect
@@ -43,9 +43,12 @@ def unmade(seen: Seen, reply: Reply, check: str, elements: int, *, what: str = "
         return False
     if isinstance(reply, Raised):
         where = f" at {reply.where}" if reply.where else ""
-        seen.fail(check, f"{what}: got {reply.line}{where}, expected a result", elements, raised=reply.line)
+        seen.fail(
+            check, f"{what}: got {reply.line}{where}, expected a result", elements, evidence=reply, raised=reply.line
+        )
     elif isinstance(reply, Died):
-        seen.fail(check, f"process: got {reply.how}, expected a result", elements, aborts=not reply.late)
+        message = f"process: got {reply.how}, expected a result"
+        seen.fail(check, message, elements, evidence=reply, aborts=not reply.late)
     elif isinstance(reply, NotMade):
         seen.skipped[check] = reply.why
     return True
@@ -59,18 +62,24 @@ def judged_output(seen: Seen, reply: Reply, form: Form, check: str, clauses: Cla
     if reply.form != form or reply.array is None:
         got, expected = (f"shape {shape}, {dtype}, on {device}" for shape, dtype, device in (reply.form, form))
         why = f", that cannot be read ({reply.unreadable})" if reply.unreadable else ""
-        seen.fail(clauses.form, f"out: got {got}{why}, expected {expected}", evidence=(reply.form, form))
+        seen.fail(clauses.form, f"out: got {got}{why}, expected {expected}", evidence=Misformed(reply.form, form))
         return None
     seen.ok(clauses.form, elements)
     return reply.array
 
 
 def judged_inputs(
-    seen: Seen, script: Script, replies: Replies, names: tuple[str, ...], out: Reply, clauses: Clauses
+    seen: Seen,
+    script: Script,
+    replies: Replies,
+    names: tuple[str, ...],
+    out: Reply,
+    clauses: Clauses,
+    what: str = "out",
 ) -> None:
     """Judge whether the inputs of a call have the bits they had, and its output memory of its own.
 
-    `names` are the inputs, each read back by a `Read` step of that name.
+    `names` are the inputs, each read back by a `Read` step of that name; `title` is the output's in a message.
     """
     spans, elements = {}, 0
     for name in names:
@@ -80,12 +89,17 @@ def judged_inputs(
             return  # the call itself has said so
         if not isinstance(reply, Output) or reply.array is None:
             why = reply.line if isinstance(reply, Raised) else "no elements"
-            seen.fail(clauses.purity, f"{name}: got {why} when read after the call, expected the same bits")
+            seen.fail(
+                clauses.purity,
+                f"{name}: got {why} when read after the call, expected the same bits",
+                evidence=Rewritten(name),
+            )
             return
         before = contents(put.array, put.layout)
         if not np.array_equal(reply.array, before):
             what = "values" if put.dtype is None else "bits"
-            seen.fail(clauses.purity, f"{name}: got other {what} after the call, expected the same", before.size)
+            message = f"{name}: got other {what} after the call, expected the same"
+            seen.fail(clauses.purity, message, before.size, evidence=Rewritten(name))
             return
         elements += before.size
         if before.size:
@@ -94,12 +108,13 @@ def judged_inputs(
         first, last = out.memory
         for name, (start, stop) in spans.items():
             if max(first, start) < min(last, stop):
-                seen.fail(clauses.purity, f"out: got memory of {name}, expected its own", out.array.size)
+                message = f"{title}: got memory of {name}, expected its own"
+                seen.fail(clauses.purity, message, out.array.size, evidence=Shared(name))
                 return
     seen.ok(clauses.purity, elements)
 
 
-class Invocation(Call):
+class Invocation(Call, frozen=True, kw_only=True):
     """A verb called with inputs, and judged by the operator's rule."""
 
     verb: str = "forward"
@@ -123,9 +138,17 @@ class Invocation(Call):
         """Return the same arguments as the varied call gets them: in other layouts."""
         return inputs
 
+    def plain(self) -> Invocation:
+        """Return the same call with nothing varied."""
+        return msgspec.structs.replace(self, mode="")
+
     def condition(self) -> str:
-        """Return the check that a varied call is judged by, where its plain call is right."""
+        """Return the check that a varied call is judged by."""
         return self.check
+
+    def refusable(self, exam: Exam) -> bool:
+        """Return whether the subject may refuse the varied call: a transform of its framework that it need not have."""
+        return self.mode in exam.traits.transforms
 
     def script(self, exam: Exam) -> Script:
         """Return the plain call, the varied one or the repeats, and the inputs read back."""
@@ -138,7 +161,8 @@ class Invocation(Call):
             steps += [Read(name=name) for name in names]
             fresh = [msgspec.structs.replace(each, name=f"varied {each.name}", key="") for each in varied]
             names = tuple(each.name for each in fresh)
-            steps += [*fresh, Run(name="varied", verb=self.verb, arguments=names, mode=self.mode, refusable=True)]
+            may = self.refusable(exam)
+            steps += [*fresh, Run(name="varied", verb=self.verb, arguments=names, mode=self.mode, refusable=may)]
         again = [f"out {n}" for n in range(1, self.repeats + 1)]
         steps += [Run(name=name, verb=self.verb, arguments=names) for name in again]
         steps += [Read(name=name) for name in ([*names, *self._held(again)])]
@@ -161,6 +185,10 @@ class Invocation(Call):
         if got is not None:
             judged_inputs(seen, script, replies, names, out, self.clauses)
             self.judge_bits(seen, got, rule, accuracy, script)
+        plain = self.plain()
+        for failure in seen.failures:
+            failure.call = plain if plain != self else None
+        if got is not None:
             seen.outputs[self.verb] = got
             self._judge_varied(seen, script, replies, got, form)
             self._judge_repeats(seen, replies, got, form)
@@ -183,29 +211,35 @@ class Invocation(Call):
         return ()
 
     def _judge_varied(self, seen: Seen, script: Script, replies: Replies, plain: Bits, form: Form) -> None:
-        if not any(step.name == "varied" for step in script.steps) or seen.failures:
-            return  # what fails plainly is no fault of the variation
+        run = next((step for step in script.steps if step.name == "varied" and isinstance(step, Run)), None)
+        if run is None:
+            return
+        # What the plain call gets wrong is not blamed on the variation: the two are compared with each other.
+        suspects = () if seen.failures else self.suspects_of_variation()
         reply, check = replies.of("varied"), self.condition()
-        if isinstance(reply, Raised) and reply.refused:
-            seen.skipped[check] = f"{self.mode or 'layout'}: refused"
-            return
-        if unmade(seen, reply, check, plain.size):
+        refused = isinstance(reply, Raised) and reply.refused
+        if refused or (run.refusable and isinstance(reply, Died) and reply.late):
+            why = reply.line if isinstance(reply, Raised) else "no answer in time"
+            seen.skipped[check] = f"{self.mode}: {why}"
+        elif unmade(seen, reply, check, plain.size):
             for failure in seen.failures:
-                failure.suspects = self.suspects_of_variation()
-            return
-        got = judged_output(seen, reply, form, check, self.clauses)
-        if got is None:
-            return
-        miss = mismatch(got, plain, FORMATS[form[1]])
-        if miss is None:
-            seen.ok(check, got.size)
-            varied = tuple(
-                step.name for step in script.steps if isinstance(step, Put) and step.name.startswith("varied")
-            )
-            judged_inputs(seen, script, replies, varied, reply, self.clauses)
+                failure.suspects = failure.suspects or (suspects if failure.check == check else ())
         else:
-            evidence = self.evidence(script, got, Exactly(plain, FORMATS[form[1]]))
-            seen.fail(check, miss, got.size, *self.suspects_of_variation(), evidence=evidence)
+            got = judged_output(seen, reply, form, check, self.clauses)
+            if got is not None:
+                self._compare(seen, script, replies, Exactly(plain, FORMATS[form[1]]), got, suspects)
+
+    def _compare(
+        self, seen: Seen, script: Script, replies: Replies, rule: Exactly, got: Bits, suspects: tuple[Suspect, ...]
+    ) -> None:
+        """Compare the varied call's output with the plain one's, and judge the purity of its inputs."""
+        miss, check = rule.miss(got), self.condition()
+        if miss is not None:
+            seen.fail(check, miss, got.size, *suspects, evidence=self.evidence(script, got, rule))
+            return
+        seen.ok(check, got.size)
+        varied = [each.name for each in script.steps if isinstance(each, Put) and each.name.startswith("varied")]
+        judged_inputs(seen, script, replies, tuple(varied), replies.of("varied"), self.clauses)
 
     def _judge_repeats(self, seen: Seen, replies: Replies, first: Bits, form: Form) -> None:
         if not self.repeats:
@@ -216,20 +250,23 @@ class Invocation(Call):
             miss = None if got is None else mismatch(got, first, FORMATS[form[1]])
             if got is None or miss is not None:
                 if miss is not None:
-                    seen.fail(
-                        self.clauses.repeat, f"{miss}, in call {number}", first.size, evidence=(number, len(runs) + 1)
-                    )
+                    outputs = [first, *(run.array for run in runs if isinstance(run, Output) and run.array is not None)]
+                    unlike = Unlike(number, len(runs) + 1, len({output.tobytes() for output in outputs}))
+                    seen.fail(self.clauses.repeat, f"{miss}, in call {number}", first.size, evidence=unlike)
                 break
             seen.ok(self.clauses.repeat, first.size)
-        for name, reply in zip(
-            ["out", *(f"out {n}" for n in itertools.count(1))], [replies.of("out"), *runs][:_HELD], strict=False
-        ):
-            later = replies.of(name, Read)
-            if isinstance(reply, Output) and isinstance(later, Output) and reply.array is not None:
-                if later.array is None or not np.array_equal(later.array, reply.array):
-                    message = "out: got other bits after a later call, expected the same"
-                    seen.fail(self.clauses.purity, message, reply.array.size, evidence="reused")
-                    return
+        self._judge_kept(seen, replies, ["out", *(f"out {n}" for n in range(1, self.repeats + 1))][:_HELD])
+
+    def _judge_kept(self, seen: Seen, replies: Replies, names: list[str]) -> None:
+        """Judge whether outputs are at the end what they were at first."""
+        for name in names:
+            first, later = replies.of(name), replies.of(name, Read)
+            if not isinstance(first, Output) or not isinstance(later, Output) or first.array is None:
+                continue
+            if later.array is None or not np.array_equal(later.array, first.array):
+                message = "out: got other bits after a later call, expected the same"
+                seen.fail(self.clauses.purity, message, first.array.size, evidence=Reused())
+                return
 
     def plainer(self) -> Iterator[Call]:
         """Yield the call without its mode, and with fewer repeats."""

@@ -14,7 +14,7 @@ import numpy as np
 
 __all__ = [
     "Add", "Count", "Died", "Differentiate", "Done", "Drop", "Form", "NotMade", "Output", "Overwrite", "Peak", "Put",
-    "Raised", "Read", "Replies", "Reply", "Run", "Script", "Step",
+    "Raised", "Read", "Replies", "Reply", "Reuse", "Run", "Script", "Step",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -22,17 +22,21 @@ Form = tuple[tuple[int, ...], str, str]
 """Shape, dtype and kind of device of an array."""
 
 
-class _Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+class _Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True, tag_field="step"):
     """One step; `name` is what later steps know its result by."""
 
     name: str
 
 
-class Put(_Step):
+class Put(_Step, frozen=True, kw_only=True):
     """Bring an array to the device, in memory of its own."""
 
     array: Array
     """Dense; where it is to be another layout, that is made of it where the subject is."""
+    rows: Array | None = None
+    """Rows of a table that `array` holds, the others being zeros; None: it holds all of them."""
+    vocab: int = 0
+    """How many rows the table has where `array` holds some of them."""
     dtype: str | None = None
     """Table dtype of the bits; None: a plain array, such as ids."""
     layout: str = "dense"
@@ -43,7 +47,13 @@ class Put(_Step):
     """What the array may be kept under for later scripts that put the same; empty: it is not kept."""
 
 
-class Overwrite(_Step):
+class Reuse(_Step, frozen=True, kw_only=True):
+    """Take the array that an earlier script put under a key; the engine writes it for a `Put` of what is kept."""
+
+    key: str
+
+
+class Overwrite(_Step, frozen=True, kw_only=True):
     """Write other contents into the array of that name; `NotMade` where the framework cannot."""
 
     array: Array
@@ -51,7 +61,7 @@ class Overwrite(_Step):
     """In a way that autograd's version counter shows."""
 
 
-class Run(_Step):
+class Run(_Step, frozen=True, kw_only=True):
     """Call a verb; the result is kept as `name`, and read back."""
 
     verb: str
@@ -65,7 +75,7 @@ class Run(_Step):
     """Keyword arguments of a golden's."""
 
 
-class Differentiate(_Step):
+class Differentiate(_Step, frozen=True, kw_only=True):
     """Take the gradient of a verb with respect to its last argument, in the framework's own way."""
 
     verb: str
@@ -77,21 +87,21 @@ class Differentiate(_Step):
     """A setting of the framework."""
 
 
-class Add(_Step):
+class Add(_Step, frozen=True, kw_only=True):
     """Add two arrays of the device, and read the sum back."""
 
     first: str
     second: str
 
 
-class Read(_Step):
+class Read(_Step, frozen=True, kw_only=True):
     """Read the array of that name back as it is now."""
 
     rows: Array | None = None
     """Only these rows; None: all."""
 
 
-class Peak(_Step):
+class Peak(_Step, frozen=True, kw_only=True):
     """Measure the most memory that a call holds beyond its inputs, its output included, in bytes."""
 
     verb: str
@@ -101,22 +111,22 @@ class Peak(_Step):
     mode: str = ""
 
 
-class Drop(_Step):
+class Drop(_Step, frozen=True, kw_only=True):
     """Give the array of that name, or one kept under that key, back."""
 
 
-Step = Put | Overwrite | Run | Differentiate | Add | Read | Peak | Drop
+Step = Put | Reuse | Overwrite | Run | Differentiate | Add | Read | Peak | Drop
 
 
-class _Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+class _Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True, tag_field="reply"):
     pass
 
 
-class Done(_Reply):
+class Done(_Reply, frozen=True, kw_only=True):
     """The step was performed, and gives nothing."""
 
 
-class Output(_Reply):
+class Output(_Reply, frozen=True, kw_only=True):
     """An array that came of a step."""
 
     form: Form
@@ -128,7 +138,7 @@ class Output(_Reply):
     """Its first address and the one past its last."""
 
 
-class Raised(_Reply):
+class Raised(_Reply, frozen=True, kw_only=True):
     """The step raised an exception."""
 
     type: str
@@ -146,19 +156,19 @@ class Raised(_Reply):
     """Whether it says that there is no gradient to be asked for."""
 
 
-class Count(_Reply):
+class Count(_Reply, frozen=True, kw_only=True):
     """A number that came of a step."""
 
     value: int
 
 
-class NotMade(_Reply):
+class NotMade(_Reply, frozen=True, kw_only=True):
     """The step could not be made: what it needs failed before, or does not exist in this framework."""
 
     why: str
 
 
-class Died(_Reply):
+class Died(_Reply, frozen=True, kw_only=True):
     """The subject's process ended, or did not answer in time."""
 
     how: str

@@ -113,7 +113,7 @@ def traceable(token_ids: Any, vocab_size: int) -> jax.Array:
 def check_cotangent(cotangent: Any, token_ids: Any, call: str, *, hidden: int | None = None) -> FloatFormat:
     """Return the element format of `cotangent` if it is an `S + (H,)` array of a contract dtype beside the ids.
 
-    `S` is the shape of `token_ids`; `hidden`, where given, is what `H` has to be.
+    `S` is the shape of `token_ids`; `hidden` is what `H` has to be, None for anything.
 
     Raises:
         TypeError: not an array, a dtype outside the contract, of the other byte order, or float64 where JAX would

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import SingleDeviceSharding
 
-from xref.jax_ops import framework
+from xref.jax_ops import arrays
 
 __all__ = ["TOPOLOGIES", "Compiled", "compile_program", "device_of", "has_tpu_compiler"]
 
@@ -70,8 +70,8 @@ def device_of(where: str) -> Any:
     Raises:
         ValueError: there is no such topology.
     """
-    if framework.supports(where):
-        return framework.device_of(where)
+    if arrays.supports(where):
+        return arrays.device_of(where)
     from jax.experimental import topologies
 
     try:

@@ -30,7 +30,8 @@ import numpy as np
 
 from xref.bits import FORMATS
 from xref.jax_ops import _arguments, _rows
-from xref.jax_ops._gradient import GradAccumulator, grad_rows, grad_weight
+from xref.jax_ops.exact_limbs.accumulator import GradAccumulator
+from xref.jax_ops.exact_limbs.gradient import grad_rows, grad_weight
 
 __all__ = ["GradAccumulator", "NativeEmbeddingOp", "forward", "forward_fp32", "grad_rows", "grad_weight"]
 

@@ -1,6 +1,6 @@
 """What `xref bench` needs of JAX: its own operators to compare with, the golden's, and the time that calls take.
 
-`xref.torch_ops.timing` has the same names; together they are the interface `xref.judge.contenders.Timing`.
+`xref.torch_ops.timing` has the same names; together they are the interface `xref.engine.timing.Timing`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from xref.jax_ops import embedding as golden
-from xref.jax_ops.framework import device_of, gradient
+from xref.jax_ops.arrays import device_of
+from xref.jax_ops.modes import gradient
 
 __all__ = ["IDS", "Profile", "backward_of", "busy_seconds", "copying", "device_clock", "goldens", "natives", "run"]
 

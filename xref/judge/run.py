@@ -21,7 +21,7 @@ from xref.bits import FORMATS, Bits
 from xref.contracts import embedding as contract
 from xref.inputs import Ids, make_table
 from xref.judge.conditions import CONDITIONS, TABLE_LAYOUTS, Batch, Group, Keys, restore
-from xref.judge.large import checksums, differ
+from xref.engine.blocks import checksums, differ
 from xref.judge.subject import (
     ACCURACY,
     BEFORE,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from xref.judge.large import threads
+from xref.engine.blocks import threads
 from xref.judge.subject import Progress, Subject
 
 __all__ = ["Step", "run_steps"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from xref import bits, errors
 from xref.bits import Bits, FloatFormat
-from xref.judge.large import differ
+from xref.engine.blocks import differ
 
 __all__ = ["Ledger", "Mismatch", "Outcome", "Report", "Verdict", "mismatch"]
 

@@ -15,7 +15,7 @@ from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient as gradients
 from xref.contracts.embedding_gradient import GradientCase
 from xref.inputs import Ids
-from xref.judge import frameworks, weights
+from xref.judge import frameworks
 from xref.judge.gradient import compare_gradients, examine_gradient, expect_gradients, gradient_inputs
 from xref.judge.run import (
     Workload,
@@ -29,6 +29,7 @@ from xref.judge.run import (
 from xref.judge.steps import Step, run_steps
 from xref.judge.subject import FIXTURES, Progress, Subject
 from xref.judge.verdict import Ledger, Outcome, Report
+from xref.operators.embedding import weights
 from xref.spec import Tier
 
 __all__ = ["DEVICES", "verify"]
@@ -79,13 +80,15 @@ def verify(
         )
     if weights_file is not None and dtypes:
         raise errors.UsageError(errors.message("--dtype", dtypes[0], "the file's own dtype, with --weights", _CALL))
+    # A file that is not right is known before frameworks are loaded, which takes seconds.
+    stored = None if weights_file is None else _stored(Path(weights_file), tensor, ids_file)
     subjects = _subjects(framework, device)
     ledger = Ledger({FIXTURES: "inputs as pinned"} | {clause.id: clause.title for clause in contract.CLAUSES})
-    if weights_file is None:
+    if stored is None:
         steps = _fixed_steps(Tier(chosen), dtypes, subjects, ledger)
         what = f"{chosen} tier"
     else:
-        work = _from_weights(Path(weights_file), tensor, None if ids_file is None else Path(ids_file))
+        work = _from_weights(*stored)
         compare = functools.partial(_compare, subjects, ledger)
         steps = [Step(work.id, lambda: work, functools.partial(_examine, ledger), compare)]
         what = work.id
@@ -200,13 +203,20 @@ def _compare_gradients(
     return {f"{case.id} grad_weight {bits.digest(got, case.result)}" for got in outputs if got is not None}
 
 
-def _from_weights(path: Path, tensor: str | None, ids_file: Path | None) -> Workload:
-    name, dtype, table = weights.read_table(path, tensor)
-    if table.size == 0:
-        raise errors.UsageError(errors.message(name, f"shape {table.shape}", "a table with elements", _CALL))
-    ids = weights.read_ids(ids_file, table.shape[0]) if ids_file else weights.default_ids(*table.shape)
-    name = f"{path.name}:{name} ({dtype} {table.shape[0]} x {table.shape[1]}, {ids.size} ids)"
-    return Workload.of(name, dtype, ids, table)
+def _stored(path: Path, tensor: str | None, ids_file: str | Path | None) -> tuple[weights.StoredTable, Ids]:
+    """Return the table that is in a file, not read yet, and ids for it."""
+    with errors.called("verify --weights"):
+        table = weights.find_table(path, tensor)
+        if 0 in table.shape:
+            raise errors.UsageError(table.name, f"shape {table.shape}", "a table with elements", _CALL)
+        ids = weights.read_ids(Path(ids_file), table.shape[0]) if ids_file else weights.default_ids(*table.shape)
+    return table, ids
+
+
+def _from_weights(table: weights.StoredTable, ids: Ids) -> Workload:
+    what = f"{table.dtype} {table.shape[0]} x {table.shape[1]}, {ids.size} ids"
+    with errors.called("verify --weights"):
+        return Workload.of(f"{table.path.name}:{table.name} ({what})", table.dtype, ids, table.read())
 
 
 def _report(subjects: list[Subject], ledger: Ledger, lines: set[str], what: str, seconds: float) -> Report:

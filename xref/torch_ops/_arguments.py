@@ -13,7 +13,7 @@ _ID_DTYPES = (
 )
 
 LARGEST_SIZE = torch.iinfo(torch.int64).max  # of an axis, V among them: row ids are int64
-MOST_TOKENS = 2**36  # of one call: what the bins of `_bins` and the accumulator's carries are laid out for
+MOST_TOKENS = 2**36  # of one call: the sums in bins and the accumulator's carries are exact up to here
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -93,7 +93,7 @@ def in_range(ids: torch.Tensor, vocab_size: int) -> bool:
 def check_cotangent(cotangent: object, token_ids: torch.Tensor, call: str, *, hidden: int | None = None) -> FloatFormat:
     """Return the element format of `cotangent` if it is a dense `S + (H,)` tensor of a contract dtype beside the ids.
 
-    `S` is the shape of `token_ids`; `hidden`, where given, is what `H` has to be.
+    `S` is the shape of `token_ids`; `hidden` is what `H` has to be, None for anything.
 
     Raises:
         TypeError: not a dense tensor, or a dtype outside the contract.

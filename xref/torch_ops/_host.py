@@ -1,7 +1,7 @@
-"""Tensors on their way to the host, which need not wait for what is launched after them.
+"""Tensors copied to the host, and work on a side stream: neither waits for what is launched after it.
 
-They arrive in pinned memory, into which a GPU copies far faster (256 MiB on an H200: 5 ms, and 200 into other memory);
-torch keeps it for later ones.
+Copies arrive in pinned memory, into which a GPU copies far faster (256 MiB on an H200: 5 ms, and 200 into other
+memory); torch keeps it for later ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["branch", "fetched", "handed_over"]
+__all__ = ["fetched", "join_side_stream", "side_stream"]
 
 
 def fetched(values: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -34,12 +34,12 @@ def fetched(values: torch.Tensor) -> Callable[[], torch.Tensor]:
     return read
 
 
-def branch(device: torch.device) -> Callable[[], contextlib.AbstractContextManager[Any]]:
-    """Mark this point of a GPU's work; the call returned gives a context for what may run from here on.
+def side_stream(device: torch.device) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    """Mark this point of a GPU's work; the call returned enters a side stream that waits for this point alone.
 
-    It runs beside what is launched here in between, and is served first, for it is short and the host waits for it:
-    until then, nothing may give back what it reads. What it makes is for the host, or for `handed_over`. A CPU does all
-    in turn, and so does compiled code.
+    What is launched there runs beside what is launched here in between, and with priority, for it is short and the host
+    waits for it: until then, nothing may free what it reads. What it makes is for the host, or for `join_side_stream`.
+    A CPU does all in turn, and so does compiled code.
     """
     if device.type != "cuda" or torch.compiler.is_compiling():
         return contextlib.nullcontext
@@ -47,26 +47,26 @@ def branch(device: torch.device) -> Callable[[], contextlib.AbstractContextManag
     here.record(torch.cuda.current_stream(device))
 
     def context() -> contextlib.AbstractContextManager[Any]:
-        stream = _first_served(device)
+        stream = _side_stream(device)
         stream.wait_event(here)
         return torch.cuda.stream(stream)
 
     return context
 
 
-def handed_over(device: torch.device, *tensors: torch.Tensor) -> None:
-    """Let what is launched here from now on use tensors that were made in a branch.
+def join_side_stream(device: torch.device, *tensors: torch.Tensor) -> None:
+    """Let what is launched here from now on use tensors that were made on the side stream.
 
     It waits on the device, for not even an operation that makes the host wait, such as `nonzero`, has ended by then.
     """
     if device.type != "cuda" or torch.compiler.is_compiling():
         return
     here = torch.cuda.current_stream(device)
-    here.wait_stream(_first_served(device))
+    here.wait_stream(_side_stream(device))
     for tensor in tensors:
         tensor.record_stream(here)
 
 
 @functools.cache
-def _first_served(device: torch.device) -> torch.cuda.Stream:
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]

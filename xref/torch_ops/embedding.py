@@ -26,9 +26,10 @@ import torch.nn.functional as F
 from xref import errors
 from xref.bits import FloatFormat
 from xref.torch_ops import _arguments
-from xref.torch_ops._gradient import GradAccumulator, grad_rows, grad_weight
-from xref.torch_ops._host import branch, fetched
+from xref.torch_ops._host import fetched, side_stream
 from xref.torch_ops._widen import widen_into
+from xref.torch_ops.exact_sums.accumulator import GradAccumulator
+from xref.torch_ops.exact_sums.gradient import grad_rows, grad_weight
 
 __all__ = ["GradAccumulator", "NativeEmbeddingOp", "forward", "forward_fp32", "grad_rows", "grad_weight"]
 
@@ -104,11 +105,11 @@ def _gather_checked(
 ) -> torch.Tensor:
     """Gather on a GPU while the host looks at the ids; those out of range read the nearest row.
 
-    Looking first would leave the device idle. Nothing is given away before it is done.
+    Looking first would leave the device idle. Nothing is returned before the host has looked.
     """
     ids = token_ids.to(torch.int64)
     nearest = ids.clamp(0, weight.shape[0] - 1)
-    with branch(weight.device)():
+    with side_stream(weight.device)():
         on_host = fetched(ids)
     out = _gather(nearest, weight, narrow)
     if not _arguments.in_range(on_host(), weight.shape[0]):

@@ -1,6 +1,6 @@
 """What `xref bench` needs of torch: its own operators to compare with, the golden's, and the time that calls take.
 
-`xref.jax_ops.timing` has the same names; together they are the interface `xref.judge.contenders.Timing`.
+`xref.jax_ops.timing` has the same names; together they are the interface `xref.engine.timing.Timing`.
 """
 
 from __future__ import annotations

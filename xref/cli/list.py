@@ -1,0 +1,74 @@
+"""The command `xref list`."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from xref import operators, registry
+from xref.cli.terminal import command, console
+from xref.contracts import embedding, embedding_gradient
+from xref.spec import Operator, Tier
+
+__all__ = ["list_"]
+
+Row = tuple[str, ...]
+Listed = enum.StrEnum("Listed", {name: name for name in ("clauses", "cases", "faults", "kernels", "checks")})  # type: ignore[misc]
+
+
+def list_(what: Annotated[Listed, typer.Argument(help="What to list.")]) -> None:
+    """List clauses, checks, cases, faults of the catalogue, or kernels of the registry."""
+    headings, rows_of = _LISTS[what]
+    with command("list", "nothing was listed"):
+        rows = (
+            _kernels()
+            if rows_of is None
+            else [row for name in operators.names() for row in rows_of(operators.find(name))]
+        )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console().print(table)
+
+
+def _clauses(operator: Operator) -> Iterable[Row]:
+    return [(each.id, each.title, each.statement) for each in operator.clauses]
+
+
+def _checks(operator: Operator) -> Iterable[Row]:
+    return [(each.id, each.judgment, "yes" if each.required else "graded", each.text) for each in operator.checks]
+
+
+def _faults(operator: Operator) -> Iterable[Row]:
+    return [(each.name, each.looks, each.report) for each in operator.faults]
+
+
+def _cases(operator: Operator) -> Iterable[Row]:
+    if operator.name != "embedding":
+        return []
+    forward, gradient = embedding.cases(Tier.EXHAUSTIVE), embedding_gradient.cases(Tier.EXHAUSTIVE)
+    return [(each.id, str(each.tier)) for each in forward] + [(each.id, str(each.tier)) for each in gradient]
+
+
+def _kernels() -> Iterable[Row]:
+    return [
+        (each.name, each.op, each.framework, ", ".join(each.devices), str(each.priority), each.problem or each.origin)
+        for each in registry.REGISTRY.backends()
+    ]
+
+
+_LISTS: dict[str, tuple[Row, Callable[[Operator], Iterable[Row]] | None]] = {
+    "clauses": (("clause", "title", "what must hold"), _clauses),
+    "checks": (("check", "judgment", "required", "what"), _checks),
+    "cases": (("case", "tier"), _cases),
+    "faults": (("fault", "looks", "report"), _faults),
+    "kernels": (("kernel", "operator", "framework", "devices", "priority", "from"), None),
+}

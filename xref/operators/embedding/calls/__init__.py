@@ -1,0 +1,1 @@
+"""What an embedding kernel is asked to do, one record of a call for each."""

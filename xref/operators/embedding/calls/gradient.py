@@ -1,0 +1,392 @@
+"""A gradient that is asked for, and what it must be: each sum within the proven bound, or the golden's to the bit.
+
+Its script makes one call. Where memory, a setting or the way of asking is varied, the plain call is made before it:
+what that gets wrong is not blamed on the variation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from xref import exact
+from xref.bits import FORMATS, Bits
+from xref.engine.calls import judged_inputs, unmade
+from xref.engine.compare import mismatch
+from xref.engine.evidence import Misformed
+from xref.engine.layouts import DENSE, LAYOUTS, SLICE, contents
+from xref.engine.steps import Differentiate, Output, Put, Raised, Read, Replies, Reply, Run, Script, Step
+from xref.inputs import Ids, id_families, make_ids, make_table
+from xref.operators.embedding import faults
+from xref.operators.embedding.bound import Exact, exact_of, first_miss, misses
+from xref.operators.embedding.clauses import CLAUSES_OF_EVERY_CALL, VERBS
+from xref.operators.embedding.cotangents import SPECIALS, cotangent_families, make_cotangent
+from xref.operators.embedding.evidence import GradientEvidence
+from xref.spec import Call, Exam, Seen, Suspect
+
+__all__ = ["TRACED", "Gradient", "Wrong"]
+
+TRACED = "traced"
+_SUMS, _COVERAGE, _SPECIALS, _ZERO_SIGN = "EMB-8", "EMB-9", "EMB-11", "EMB-11/zero sign"
+_MOST_ELEMENTS = 2**30  # of a table in a record
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrong:
+    """What one clause has against a gradient."""
+
+    check: str
+    message: str
+    elements: int
+    suspects: tuple[Suspect, ...] = ()
+    off: Bits | None = None
+    """Where sums of named rows are wrong, `[R, H]`, bool."""
+
+
+class Gradient(Call, frozen=True, kw_only=True, tag="gradient"):
+    """Cotangents `S + (H,)` of token ids `S`, and the `[V, H]` gradient that is asked for."""
+
+    verb: str
+    """`backward`, another form of a golden's gradient, or the verb that the framework differentiates."""
+    source: str
+    """Dtype of the cotangents."""
+    result: str
+    """Dtype of the gradient: the table's."""
+    values: str = "gaussian"
+    """Family of the cotangents."""
+    vocab: int = 100
+    hidden: int = 8
+    ids: str = "zipf"
+    shape: tuple[int, ...] = (256,)
+    padding_idx: int | None = None
+    """A row whose tokens do not count; goldens alone have it."""
+    parts: int = 1
+    """Among how many accumulators of a golden's the tokens are shared out."""
+    seed: int = 1
+    """Of `whole` cotangents."""
+    layout: str = DENSE
+    """Of the cotangents."""
+    id_layout: str = DENSE
+    id_dtype: str = "int64"
+    way: str = ""
+    """A gradient call of the framework, or `traced`."""
+    mode: str = ""
+    """A setting or grad mode of the framework."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no report holds.
+
+        Raises:
+            ValueError: a name is not known, or a size is none.
+        """
+        if not {self.source, self.result} <= FORMATS.keys() or self.values not in cotangent_families():
+            raise ValueError(f"{self.values} of {self.source} to {self.result}, expected a family and table dtypes")
+        if self.ids not in id_families() or np.dtype(self.id_dtype).kind not in "iu":
+            raise ValueError(f"ids {self.ids} of {self.id_dtype}, expected a family and an integer dtype")
+        if not {self.layout, self.id_layout} <= LAYOUTS.keys():
+            raise ValueError(f"layouts {self.layout}, {self.id_layout}, expected those of a report")
+        if min((self.vocab, self.hidden, *self.shape)) < 0 or self.vocab * max(self.hidden, 1) > _MOST_ELEMENTS:
+            raise ValueError(f"{self.vocab} x {self.hidden}, ids {self.shape}, expected sizes of a table")
+
+    @property
+    def id(self) -> str:
+        """Readable, and unique among the contract's cases: `bfloat16-to-bfloat16-wide-100x8-zipf-256`."""
+        shape = "x".join(map(str, self.shape)) if self.shape else "scalar"
+        padding = "" if self.padding_idx is None else f"-padding{self.padding_idx}"
+        return f"{self.source}-to-{self.result}-{self.values}-{self.vocab}x{self.hidden}-{self.ids}-{shape}{padding}"
+
+    @property
+    def words(self) -> str:
+        """Whose gradient it is, and of which dtypes."""
+        whose = f"gradient of {self.verb}" if self.verb in VERBS else self.verb
+        return f"{whose}, {self.source} to {self.result}"
+
+    def __str__(self) -> str:
+        varied = (
+            *((f"cotangent {self.layout}",) if self.layout != DENSE else ()),
+            *((f"ids {self.id_layout}",) if self.id_layout != DENSE else ()),
+            *((f"ids {self.id_dtype}",) if self.id_dtype not in ("int32", "int64") else ()),
+            *((f"in {self.parts} parts",) if self.parts > 1 else ()),
+            *filter(None, (self.way, self.mode)),
+        )
+        return ", ".join((self.words.partition(",")[0], self.id, *varied))
+
+    @property
+    def varied(self) -> bool:
+        """Whether the plain call is made as well."""
+        return (self.layout, self.id_layout, self.mode) != (DENSE, DENSE, "") or self.way not in ("", TRACED)
+
+    @property
+    def condition(self) -> str:
+        """The check of a varied call whose plain one is right."""
+        return "EMB-10/settings" if self.mode or self.way not in ("", TRACED) else "EMB-10/layout"
+
+    @property
+    def accuracy(self) -> str:
+        """The check of what it is evidence of."""
+        return _SPECIALS if self.values in SPECIALS else _SUMS
+
+    # The script
+
+    def arrays(self) -> tuple[Ids, Bits]:
+        """Return the token ids, `S`, and the bits of the cotangents, `S + (H,)`."""
+        ids = make_ids(self.ids, self.shape, self.vocab, self.id_dtype)
+        return ids, make_cotangent(self.values, self.shape, self.hidden, FORMATS[self.source], seed=self.seed)
+
+    def script(self, exam: Exam) -> Script:
+        """Return an ordinary call where only that tells whether there is a gradient, the plain and the varied call."""
+        ids, cotangent = self.arrays()
+        steps: list[Step] = []
+        if self._needs_trial(exam):
+            trial = self.ordinary(exam)
+            steps += trial.asked(exam, *trial.arrays(), prefix="trial ")
+        if self.varied:
+            plain = msgspec.structs.replace(self, layout=DENSE, id_layout=DENSE, way="", mode="")
+            steps += plain.asked(exam, contents(ids, self.id_layout), contents(cotangent, self.layout), read=True)
+        steps += self.asked(exam, ids, cotangent, prefix="varied " if self.varied else "", read=True)
+        return Script(dtype=self.precision, steps=tuple(steps))
+
+    @property
+    def precision(self) -> str:
+        """The dtype that a script needs the framework's precision for."""
+        return "float64" if "float64" in (self.source, self.result) else self.source
+
+    def asked(self, exam: Exam, ids: Ids, cotangent: Bits, *, prefix: str = "", read: bool = False) -> list[Step]:
+        """Return the steps that put the arrays and ask for the gradient; names begin with `prefix`."""
+        names = f"{prefix}token_ids", f"{prefix}cotangent"
+        steps: list[Step] = [
+            Put(name=names[0], array=ids, layout=self.id_layout),
+            Put(name=names[1], array=cotangent, dtype=self.source, layout=self.layout),
+            *self.table(f"{prefix}table"),
+            self.step(exam, f"{prefix}gradient", *names, f"{prefix}table"),
+        ]
+        return steps + [Read(name=name) for name in names] if read else steps
+
+    def table(self, name: str) -> list[Step]:
+        """Return the step that puts the table whose gradient is taken, where the framework takes it."""
+        if self.verb not in VERBS:
+            return []
+        array = make_table("gaussian", self.vocab, self.hidden, FORMATS[self.result])
+        key = f"gradient {self.result} {self.vocab} x {self.hidden}"
+        return [Put(name=name, array=array, dtype=self.result, key=key)]
+
+    def step(self, exam: Exam, name: str, ids: str, cotangent: str, table: str) -> Step:
+        """Return the step that asks for the gradient, given the names of arrays."""
+        if self.verb in VERBS:
+            return Differentiate(
+                name=name, verb=self.verb, arguments=(ids, table), cotangent=cotangent, way=self.way, mode=self.mode
+            )
+        options: dict[str, str | int] = {} if self.source == self.result else {"dtype": self.result}
+        options |= {} if self.padding_idx is None else {"padding_idx": self.padding_idx}
+        options |= {} if self.parts == 1 else {"parts": self.parts}
+        return Run(
+            name=name,
+            verb=self.verb,
+            arguments=(ids, cotangent, self.vocab),
+            mode=self.mode or self.way,
+            refusable=self.mode in exam.traits.grad_modes,
+            options=options,
+        )
+
+    def ordinary(self, exam: Exam) -> Gradient:
+        """Return a small call of the same verb and dtypes; JAX has compiled its shape already."""
+        jax = exam.traits.framework == "jax"
+        size = {"vocab": 256, "hidden": 8, "shape": (256,)} if jax else {"vocab": 10, "hidden": 4, "shape": (6,)}
+        ids = "int32" if jax and self.source != "float64" else "int64"
+        call = Gradient(check=self.check, verb=self.verb, source=self.source, result=self.result, id_dtype=ids)
+        return msgspec.structs.replace(call, way=TRACED if self.way == TRACED else "", **size)
+
+    def _needs_trial(self, exam: Exam) -> bool:
+        """Return whether an exception may mean that there is no gradient at all, or that this one call fails."""
+        vague = self.result.startswith("float8") or (exam.traits.framework == "jax" and self.verb in VERBS)
+        return vague or math.prod(self.shape) == 0 or self.shape == ()
+
+    # Judging
+
+    def judge(self, script: Script, replies: Replies, exam: Exam) -> Seen:
+        """Judge form, sums, specials, other rows and purity; a varied call only where the plain one is right."""
+        seen = Seen()
+        got = self._judged(seen, script, replies, exam, "")
+        if got is not None:
+            seen.outputs["grad_weight"] = got
+            if self.varied and not seen.failures:
+                self._judged(seen, script, replies, exam, "varied ")
+        return seen
+
+    def _judged(self, seen: Seen, script: Script, replies: Replies, exam: Exam, prefix: str) -> Bits | None:
+        """Judge the plain call, or the varied one: whatever is wrong with that is the condition's."""
+        reply, check = replies.of(f"{prefix}gradient"), self.condition if prefix else self.accuracy
+        if isinstance(reply, Raised) and reply.refused:
+            seen.skipped[check] = f"{self.mode or self.way}: refused"
+            return None
+        trial = replies.of("trial gradient") if self._needs_trial(exam) else reply
+        if self.lacks(reply) and self.lacks(trial):
+            self.skip(seen, trial)
+            return None
+        got = self.formed(seen, reply, check, exam)
+        if got is not None:
+            names = f"{prefix}token_ids", f"{prefix}cotangent"
+            ids, cotangent = (script.array(name) for name in names)
+            if prefix:
+                ids, cotangent = contents(ids, self.id_layout), contents(cotangent, self.layout)
+            self._judge_purity(seen, script, replies, names, reply)
+            self.judge_bits(seen, got, (ids, cotangent), exam, check=check if prefix else "")
+        if prefix:
+            for failure in seen.failures:
+                failure.suspects += self._suspects_of_variation() if failure.check == check else ()
+        return got
+
+    def lacks(self, reply: Reply) -> bool:
+        """Return whether a reply says that there is no such gradient; otherwise it is one that fails."""
+        if not isinstance(reply, Raised):
+            return False
+        return reply.unconnected or "NotImplementedError" in reply.bases or self.result.startswith("float8")
+
+    def skip(self, seen: Seen, reply: Reply) -> None:
+        """Note that there is no such gradient."""
+        why = f"{self.words}: {reply.line if isinstance(reply, Raised) else 'none'}"
+        for check in {self.check, self.accuracy, _ZERO_SIGN if self.accuracy == _SPECIALS else _COVERAGE}:
+            seen.skipped[check] = why
+
+    def formed(self, seen: Seen, reply: Reply, check: str, exam: Exam) -> Bits | None:
+        """Return a gradient's bits, `[V, H]`; else record what is wrong with its form, and return None."""
+        elements = self.vocab * self.hidden
+        if unmade(seen, reply, check, elements, what="gradient") or not isinstance(reply, Output):
+            return None
+        form = (self.vocab, self.hidden), self.result, exam.traits.device
+        if reply.form == form and reply.array is not None:
+            return reply.array
+        got, expected = (f"shape {shape}, {dtype}, on {device}" for shape, dtype, device in (reply.form, form))
+        why = f", that cannot be read ({reply.unreadable})" if reply.unreadable else ""
+        suspect = faults.WRONG_SHAPE if reply.form[0] != form[0] else faults.WRONG_DTYPE
+        suspects = [Suspect(0.97, suspect.name, f"a gradient of {got}")] if reply.form[:2] != form[:2] else []
+        evidence = Misformed(reply.form, form)
+        seen.fail(check, f"gradient: got {got}{why}, expected {expected}", elements, *suspects, evidence=evidence)
+        return None
+
+    def _judge_purity(self, seen: Seen, script: Script, replies: Replies, names: tuple[str, str], reply: Reply) -> None:
+        before = len(seen.failures)
+        judged_inputs(seen, script, replies, names, reply, CLAUSES_OF_EVERY_CALL, "gradient")
+        for failure in seen.failures[before:]:
+            where = failure.message.partition(":")[0]
+            fault = {names[0]: faults.IDS_REWRITTEN, names[1]: faults.COTANGENT_REWRITTEN}.get(where)
+            failure.suspects = (Suspect(0.97, (fault or faults.OUTPUT_ALIASES_INPUT).name, "that is how it fails"),)
+
+    def _suspects_of_variation(self) -> tuple[Suspect, ...]:
+        if self.condition == "EMB-10/settings":
+            return (
+                Suspect(0.9, faults.SETTING_DEPENDENT.name, f"right plainly, and wrong with {self.mode or self.way}"),
+            )
+        what, layout = ("cotangent", self.layout) if self.layout != DENSE else ("ids", self.id_layout)
+        fault = faults.COTANGENT_STRIDES_IGNORED if what == "cotangent" else faults.IDS_STRIDES_IGNORED
+        found = [Suspect(0.9, fault.name, f"right in dense memory, and wrong where the {what} are {layout}")]
+        if layout.startswith(("offset", SLICE)):
+            found.insert(0, Suspect(0.92, faults.STORAGE_OFFSET_IGNORED.name, found[0].seen))
+        return tuple(found)
+
+    def judge_bits(self, seen: Seen, got: Bits, inputs: tuple[Ids, Bits], exam: Exam, *, check: str = "") -> None:
+        """Judge the bits of a gradient of these ids and cotangents; `check` is whose it is, instead of the clauses'."""
+        known = self.known(*inputs)
+        elements = known.rows.size * self.hidden
+        wrongs = self.wrongs(got, inputs, known, exam)
+        if check:
+            wrongs = [dataclasses.replace(wrong, check=check) for wrong in wrongs if wrong.check != _ZERO_SIGN][:1]
+        for wrong in wrongs:
+            off = np.zeros((known.rows.size, self.hidden), bool) if wrong.off is None else wrong.off
+            evidence = GradientEvidence(call=self, ids=inputs[0], cotangent=inputs[1], exact=known, got=got, off=off)
+            seen.fail(wrong.check, wrong.message, wrong.elements, *wrong.suspects, evidence=evidence)
+        sizes = {self.accuracy: elements, _COVERAGE: got.size - elements}
+        if self.accuracy == _SPECIALS:
+            sizes[_ZERO_SIGN] = elements
+        for passed, size in ({check: elements} if check else sizes).items():
+            if passed not in {wrong.check for wrong in wrongs}:
+                seen.ok(passed, size)
+
+    def known(self, ids: Ids, cotangent: Bits) -> Exact:
+        """Return what is known of the exact sums."""
+        counted = ids != (-1 if self.padding_idx is None else self.padding_idx)
+        return exact_of(ids[counted], cotangent[counted], FORMATS[self.source])
+
+    def answer(self, ids: Ids, cotangent: Bits) -> Bits:
+        """Return the exact bits of the `[V, H]` gradient."""
+        source, target = FORMATS[self.source], FORMATS[self.result]
+        dense = np.zeros((self.vocab, self.hidden), dtype=target.uint)
+        for row, elements in exact.grad_rows(ids, cotangent, source, target).items():
+            if row != self.padding_idx:
+                dense[row] = elements
+        return dense
+
+    def wrongs(self, got: Bits, inputs: tuple[Ids, Bits], known: Exact, exam: Exam) -> list[Wrong]:
+        """Return what is wrong with a gradient: a sum that is off is EMB-8's, whatever the call is about."""
+        target, elements = FORMATS[self.result], known.rows.size * self.hidden
+        found = []
+        if exam.traits.golden:
+            answer = self.answer(*inputs)
+            miss = mismatch(got[known.rows], answer[known.rows], target)
+            if miss is not None:
+                placed = msgspec.structs.replace(miss, index=(int(known.rows[miss.index[0]]), miss.index[1]))
+                message, off = f"gradient{str(placed).removeprefix('out')}", got[known.rows] != answer[known.rows]
+                found.append(Wrong(self.accuracy, message, elements, off=off))
+        else:
+            missed = self.misses(got, known, exam)
+            for check, wrong in ((_SUMS, missed.sums), (_SPECIALS, missed.specials)):
+                if wrong.any():
+                    message = first_miss(wrong, got, known, target)[1]
+                    found.append(Wrong(check, message, elements, off=missed.sums))
+            if self.accuracy == _SPECIALS and missed.zero_signs.any():
+                message = "gradient: got -0 for an exact zero sum, expected +0"
+                found.append(Wrong(_ZERO_SIGN, message, elements))
+        return [*found, *self._elsewhere(got, known)]
+
+    def misses(self, got: Bits, known: Exact, exam: Exam) -> Any:
+        """Return where a gradient is past the bound, as `bound.Misses`."""
+        accumulate = FORMATS["float64" if self.result == "float64" else exam.accumulate]
+        traits = exam.traits
+        return misses(got, known, FORMATS[self.result], accumulate, flushes=traits.flushes, saturates=traits.saturates)
+
+    def _elsewhere(self, got: Bits, known: Exact) -> Iterator[Wrong]:
+        """Yield what is wrong with the rows that no id names."""
+        rest = np.setdiff1d(np.arange(self.vocab), known.rows)
+        wrong = got[rest] != 0
+        if wrong.any():
+            r, h = (int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
+            message = (
+                f"gradient[{rest[r]}, {h}]: got 0x{int(got[rest[r], h]):0{FORMATS[self.result].width // 4}x}, expected"
+                f" +0 in a row that no id names ({int(np.count_nonzero(wrong))} of {wrong.size} elements differ)"
+            )
+            suspect = Suspect(0.6, faults.UNTOUCHED_ROWS_NOT_ZERO.name, "a row that no id names is not +0")
+            yield Wrong(_COVERAGE, message, wrong.size, (suspect,))
+
+    # Smaller calls
+
+    def plainer(self) -> Iterator[Gradient]:
+        """Yield calls in dense memory, of plain ids, one dimension and all ones."""
+        plain: dict[str, Any] = {
+            "mode": "", "way": "", "layout": DENSE, "id_layout": DENSE, "padding_idx": None, "parts": 1, "seed": 1,
+            "ids": "equal",
+        }  # fmt: skip
+        if self.id_dtype not in ("int32", "int64"):
+            plain["id_dtype"] = "int64"
+        if self.accuracy == _SUMS:
+            plain["values"] = "equal"
+        if len(self.shape) != 1:
+            plain["shape"] = (math.prod(self.shape),)
+        for name, value in plain.items():
+            if getattr(self, name) != value:
+                yield msgspec.structs.replace(self, **{name: value})
+
+    def sizes(self) -> dict[str, int]:
+        """Return the numbers of tokens, columns and rows."""
+        return {"tokens": math.prod(self.shape), "columns": self.hidden, "rows": self.vocab}
+
+    def resized(self, name: str, size: int) -> Gradient | None:
+        """Return the call with another number of tokens, columns or rows, or None where there is none such."""
+        field = {"tokens": "shape", "columns": "hidden", "rows": "vocab"}[name]
+        other = msgspec.structs.replace(self, **{field: (size,) if field == "shape" else size})
+        distinct = other.ids != "distinct" or math.prod(other.shape) <= other.vocab
+        return other if distinct and other.vocab > (other.padding_idx or 0) else None

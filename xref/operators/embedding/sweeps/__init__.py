@@ -1,0 +1,1 @@
+"""What is tried, along each axis on which kernels take other paths."""
