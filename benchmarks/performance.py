@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xref.judge.report import write_file
-from xref.judge.speed_plot import draw
-from xref.judge.speed_report import BenchReport, Figure, digits, problems, ratio, read_report, statement
+from xref.benching.plot import draw
+from xref.benching.report import BenchReport, Figure, digits, problems, ratio, read_report, statement
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -111,10 +110,10 @@ def cell(figure: Figure) -> str:
 
 
 def main() -> None:
-    records = {path.stem: read_report(path, "performance") for path in sorted(RESULTS.glob("*.json"))}
+    records = {path.stem: read_report(path) for path in sorted(RESULTS.glob("*.json"))}
     for name, record in records.items():
-        write_file(draw(record, ".svg", "performance"), PAGE.with_name(f"performance-{name}.svg"))
-    write_file(page(records), PAGE)
+        PAGE.with_name(f"performance-{name}.svg").write_bytes(draw(record, ".svg"))
+    PAGE.write_text(page(records), encoding="utf-8")
 
 
 if __name__ == "__main__":

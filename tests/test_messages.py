@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import NamedTuple
 
 import ml_dtypes
@@ -60,6 +61,23 @@ def test_what_happens_around_operators_has_one_base():
     for kind in (errors.UsageError, errors.MissingFrameworkError, errors.NothingComparedError):
         assert issubclass(kind, errors.XrefError)
     assert not issubclass(errors.NothingComparedError, errors.UsageError)
+
+
+def test_an_error_has_its_parts_and_the_call_is_added_where_it_is_not_named_yet():
+    with pytest.raises(errors.UsageError) as caught, errors.called("bench"):
+        raise errors.UsageError("--json", 3, "a file")
+    assert str(caught.value) == "--json: got 3, expected a file [bench]"
+    assert (caught.value.where, caught.value.got, caught.value.expected) == ("--json", 3, "a file")
+    with pytest.raises(errors.MissingFrameworkError, match=r" \[doctor\]$") as caught, errors.called("bench"):
+        raise errors.MissingFrameworkError("jax", "doctor")
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copied), str(copied)) == (type(caught.value), str(caught.value))
+
+
+def test_a_message_may_be_one_text_and_then_nothing_is_added():
+    with pytest.raises(errors.UsageError) as caught, errors.called("bench"):
+        raise errors.UsageError("as it was said")
+    assert str(caught.value) == "as it was said"
 
 
 # What the goldens raise

@@ -13,8 +13,8 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from test_cli import needs_torch
-from test_cli_judge import RIGHT, WRONG, report_of
+from support.judge_reports import report_of
+from support.kernels import RIGHT, WRONG
 from test_imports import fresh
 
 import xref
@@ -22,6 +22,7 @@ from xref import pytest_plugin
 from xref.judge.checks import check_ids
 from xref.judge.verdict import Outcome
 
+needs_torch = pytest.mark.torch
 ROOT = Path(xref.__file__).parents[1]
 REGISTERED = any(point.value == "xref.pytest_plugin" for point in importlib.metadata.entry_points(group="pytest11"))
 TEST = """

@@ -16,9 +16,10 @@ from xref import errors, verify
 from xref.bits import FORMATS
 from xref.contracts import embedding as contract
 from xref.contracts import embedding_gradient
-from xref.judge import frameworks, run, weights
+from xref.judge import frameworks, run
 from xref.judge import verify as verifying
 from xref.judge.verdict import Outcome
+from xref.operators.embedding import weights
 from xref.spec import Tier
 
 needs_torch = pytest.mark.torch
@@ -497,7 +498,8 @@ def test_a_real_checkpoint_is_confirmed(real_table, on_cpu):
     )
     assert told == [(subject, 0, 1)]
     assert {v.clause for v in report.verdicts} == {f"EMB-{n}" for n in (1, 2, 3, 5, 6, 7)}
-    _, dtype, table = weights.read_table(file, None)
+    stored = weights.find_table(file, None)
+    dtype, table = stored.dtype, stored.read()
     answers = contract.exact_answers(weights.default_ids(32000, 256), table, dtype)
     assert report.digest == digest_of(
         f"{subject} {verb} {contract.answer_digest(verb, dtype, answer)}" for verb, answer in answers.items()

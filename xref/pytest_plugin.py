@@ -77,7 +77,7 @@ def parametrize(
         from xref.judging.judge import judge
         from xref.judging.settings import with_settings
 
-        return judge(target, operator=operator, name=name, **with_settings(options))
+        return judge(target, operator=operator, name=name, **with_settings(operators.find(operator), options))
 
     shown = name or getattr(target, "__qualname__", type(target).__qualname__)
     _JUDGED.append(f"{shown} ({options.get('framework') or 'framework found out'}, {options.get('device', 'cpu')})")

@@ -12,26 +12,34 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 import pytest
+from support.bench_records import MEASURED, figure_of, quick, report_of  # noqa: F401  (quick makes laps short)
 from support.helpers import raises
 
-from xref import errors
-from xref.judge import contenders, frameworks, speed, speed_plot, speed_report
-from xref.judge.candidate import candidate_of
-from xref.judge.contenders import Contender, Shape
-from xref.judge.speed import bench
-from xref.judge.speed_report import BenchReport, Figure, Machine
-from xref.judge.turns import Runner, take_turns
+from xref import errors, operators
+from xref.benching import bench as benching
+from xref.benching import plot, report
+from xref.benching.bench import Options
+from xref.benching.turns import Runner, take_turns
+from xref.engine import frameworks
+from xref.engine.candidate import candidate_of
+from xref.engine.timing import Contender, Shape
+from xref.operators.embedding import contenders
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
+OPERATOR = operators.find("embedding")
 EACH = [pytest.param("torch", marks=pytest.mark.torch), pytest.param("jax", marks=pytest.mark.jax)]
 GOLDENS = "forward, forward, validate=False, forward_fp32"
 SMALL = {"vocab": 50, "hidden": 8, "tokens": (12,), "rounds": 4, "dtype": ("bfloat16",)}
+pytestmark = pytest.mark.usefixtures("quick")
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(contenders, "_COPIED", 4096)
-    monkeypatch.setattr(speed, "_LAP", 1e-6)
+def bench(candidates=(), **options):
+    return benching.bench(OPERATOR, Options(**options), candidates)
+
+
+def candidate(target, framework, name):
+    verbs, trial = OPERATOR.verbs, OPERATOR.trial()
+    return candidate_of(target, verbs=verbs, trial=trial, framework=framework, device="cpu", name=name)
 
 
 class FakeClock:
@@ -89,38 +97,38 @@ def test_who_raises_is_out_and_the_others_go_on():
 
 @pytest.mark.torch
 def test_a_figure_is_the_median_of_the_rounds_beside_copy_and_native(monkeypatch):
-    monkeypatch.setattr(speed, "HostClock", FakeClock)
-    report = bench(framework=("torch",), direction=("forward",), **SMALL)
-    by_name = {figure.contender: figure for figure in report.figures}
+    monkeypatch.setattr(benching, "HostClock", FakeClock)
+    found = bench(framework=("torch",), direction=("forward",), **SMALL)
+    by_name = {figure.contender: figure for figure in found.figures}
     assert list(by_name) == ["copy", "F.embedding", "forward", "forward, validate=False", "forward_fp32"]
-    assert [figure.seconds for figure in report.figures] == [1, 2, 3, 4, 5]
-    assert all(figure.quartiles == (figure.seconds, figure.seconds) for figure in report.figures)
-    assert all(figure.host_seconds == figure.seconds for figure in report.figures)
+    assert [figure.seconds for figure in found.figures] == [1, 2, 3, 4, 5]
+    assert all(figure.quartiles == (figure.seconds, figure.seconds) for figure in found.figures)
+    assert all(figure.host_seconds == figure.seconds for figure in found.figures)
     rows, ids, widened = 12 * 8 * 2, 12 * 8, 12 * 8 * 4
-    assert [figure.moved for figure in report.figures] == [8192, *[2 * rows + ids] * 3, rows + widened + ids]
+    assert [figure.moved for figure in found.figures] == [8192, *[2 * rows + ids] * 3, rows + widened + ids]
     assert by_name["copy"].of_copy == 1
     assert by_name["forward"].of_copy == pytest.approx((2 * rows + ids) / 3 / 8192)
-    assert [figure.of_native for figure in report.figures] == [0, 1, 1.5, 2, 2.5]
+    assert [figure.of_native for figure in found.figures] == [0, 1, 1.5, 2, 2.5]
 
 
 def test_a_spread_is_that_of_the_quartiles():
     figure = figure_of()
-    speed._fill(figure, [100.0, 5.0, 1.0, 2.0, 4.0, 3.0], ("", []))
+    benching._fill(figure, [100.0, 5.0, 1.0, 2.0, 4.0, 3.0], ("", []))
     assert (figure.seconds, figure.quartiles, figure.clock) == (3.0, (2.0, 4.0), "host")
-    speed._fill(figure, [100.0, 5.0], ("", []))
+    benching._fill(figure, [100.0, 5.0], ("", []))
     assert (figure.seconds, figure.quartiles) == (5.0, (5.0, 5.0))
 
 
 def test_without_a_copy_or_a_native_there_is_no_ratio():
     figure = figure_of(seconds=1.0, moved=8)
-    speed._compare([figure])
+    benching._compare([figure])
     assert (figure.of_copy, figure.of_native) == (0, 0)
 
 
 @pytest.mark.torch
 def test_a_gradient_moves_the_dense_result_or_the_rows_that_are_named():
-    report = bench(framework=("torch",), direction=("backward",), **SMALL)
-    moved = {figure.contender: figure.moved for figure in report.figures}
+    found = bench(framework=("torch",), direction=("backward",), **SMALL)
+    moved = {figure.contender: figure.moved for figure in found.figures}
     shape = Shape("backward", "bfloat16", 50, 8, 12)
     named = len(set(contenders.ids_of(shape, np.dtype("int64")).tolist()))
     read = 12 * 8 + 12 * 8 * 2
@@ -150,33 +158,33 @@ def test_rows_are_a_block_over_and_over():
 
 @pytest.mark.parametrize("name", EACH)
 def test_all_are_measured_in_both_directions(name):
-    report = bench(framework=(name,), memory=True, **SMALL)
-    assert report.ok, speed_report.problems(report)
-    assert {figure.kind for figure in report.figures} == {"copy", "native", "golden"}
-    for figure in report.figures:
+    found = bench(framework=(name,), memory=True, **SMALL)
+    assert found.ok, report.problems(found)
+    assert {figure.kind for figure in found.figures} == {"copy", "native", "golden"}
+    for figure in found.figures:
         assert figure.clock == "host"
         assert figure.seconds > 0
         assert figure.host_seconds == figure.seconds
         assert figure.calls >= 1
-    measured = [figure for figure in report.figures if figure.peak_bytes]
+    measured = [figure for figure in found.figures if figure.peak_bytes]
     assert {figure.direction for figure in measured} == {"forward", "backward"}
     noted = [f"{name} GradAccumulator, 4 parts: no peak memory"] if name == "jax" else []
-    assert [note.partition(" (")[0] for note in report.notes] == noted
-    known = report.machine.frameworks[name]
-    assert (known["version"], known["device"]) == (frameworks.load(name, "bench").version(), "CPU")
+    assert [note.partition(" (")[0] for note in found.notes] == noted
+    known = found.machine.frameworks[name]
+    assert (known["version"], known["device"]) == (frameworks.load(name).arrays.version(), "CPU")
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("dtype", ["float64", "float8_e5m2"])
 def test_a_verb_that_a_dtype_has_not_takes_no_part(dtype):
-    report = bench(framework=("torch",), direction=("forward",), **{**SMALL, "dtype": (dtype,)})
-    assert report.ok
-    assert any(figure.contender == "forward_fp32" for figure in report.figures) == (dtype != "float64")
+    found = bench(framework=("torch",), direction=("forward",), **{**SMALL, "dtype": (dtype,)})
+    assert found.ok
+    assert any(figure.contender == "forward_fp32" for figure in found.figures) == (dtype != "float64")
 
 
 @pytest.mark.parametrize("name", EACH)
 def test_a_candidate_is_measured_with_its_own_gradient_or_the_frameworks(name):
-    golden = frameworks.load(name, "bench").golden
+    golden = frameworks.load(name).arrays.golden
 
     class WithBackward:
         forward = staticmethod(golden.forward)
@@ -184,22 +192,22 @@ def test_a_candidate_is_measured_with_its_own_gradient_or_the_frameworks(name):
         backward = staticmethod(golden.grad_weight)
 
     candidates = [
-        candidate_of(target, framework=name, device="cpu", name=called)
-        for called, target in (("own", WithBackward), ("plain", golden.forward))
+        candidate(target, name, called) for called, target in (("own", WithBackward), ("plain", golden.forward))
     ]
-    report = bench(candidates, framework=(name,), **SMALL)
-    assert report.ok, speed_report.problems(report)
-    found = [figure.contender for figure in report.figures if figure.kind == "candidate"]
+    found = bench(candidates, framework=(name,), **SMALL)
+    assert found.ok, report.problems(found)
+    found = [figure.contender for figure in found.figures if figure.kind == "candidate"]
     assert found == ["own", "own, forward_fp32", "plain", "own, backward", "plain, backward"]
 
 
 @pytest.mark.torch
 def test_a_kernel_of_a_goldens_name_has_its_own_figure(monkeypatch):
-    monkeypatch.setattr(speed, "HostClock", FakeClock)
-    golden = frameworks.load("torch", "bench").golden
-    candidate = candidate_of(golden.forward, framework="torch", device="cpu", name="forward")
-    report = bench([candidate], framework=("torch",), direction=("forward",), **SMALL)
-    named = [(figure.kind, figure.seconds) for figure in report.figures if figure.contender == "forward"]
+    monkeypatch.setattr(benching, "HostClock", FakeClock)
+    golden = frameworks.load("torch").arrays.golden
+    found = bench(
+        [candidate(golden.forward, "torch", "forward")], framework=("torch",), direction=("forward",), **SMALL
+    )
+    named = [(figure.kind, figure.seconds) for figure in found.figures if figure.contender == "forward"]
     assert named == [("golden", 3), ("candidate", 6)]
 
 
@@ -208,14 +216,13 @@ def test_who_cannot_be_measured_is_an_error_and_the_others_are_measured():
     def embedding(token_ids, weight):
         raise ValueError("not [today]")
 
-    candidate = candidate_of(embedding, framework="torch", device="cpu", name="lazy")
-    report = bench([candidate], framework=("torch",), **SMALL)
-    assert not report.ok
-    assert speed_report.problems(report) == [
+    found = bench([candidate(embedding, "torch", "lazy")], framework=("torch",), **SMALL)
+    assert not found.ok
+    assert report.problems(found) == [
         "torch lazy, forward bfloat16, tokens 12: ValueError: not [today]",
         "torch lazy, backward, backward bfloat16, tokens 12: ValueError: not [today]",
     ]
-    assert all(figure.seconds > 0 for figure in report.figures if figure.kind != "candidate")
+    assert all(figure.seconds > 0 for figure in found.figures if figure.kind != "candidate")
 
 
 @pytest.mark.torch
@@ -223,33 +230,36 @@ def test_inputs_that_do_not_fit_are_an_error_of_everybody(monkeypatch):
     def put(array, dtype, device):
         raise MemoryError("out of it")
 
-    monkeypatch.setattr(frameworks.load("torch", "bench"), "put", put)
-    report = bench(framework=("torch",), direction=("forward",), **SMALL)
-    assert [figure.problem for figure in report.figures] == ["MemoryError: out of it"] * 5
+    monkeypatch.setattr(frameworks.load("torch").arrays, "put", put)
+    found = bench(framework=("torch",), direction=("forward",), **SMALL)
+    assert [figure.problem for figure in found.figures] == ["MemoryError: out of it"] * 5
 
 
 def test_a_framework_that_takes_no_part_is_told(monkeypatch):
+    def fake(**kinds):
+        def load(name):
+            return SimpleNamespace(name=name, arrays=SimpleNamespace(devices=lambda: kinds[name]))
+
+        return load
+
     monkeypatch.setattr(frameworks, "installed", lambda name: name == "torch")
-    monkeypatch.setattr(frameworks, "load", lambda name, call: SimpleNamespace(NAME=name, devices=lambda: ("cpu",)))
-    having, notes = speed.chosen((), "cpu")
-    assert [each.NAME for each in having] == ["torch"]
+    monkeypatch.setattr(frameworks, "load", fake(torch=("cpu",)))
+    having, notes = benching.chosen((), "cpu")
+    assert [each.name for each in having] == ["torch"]
     assert notes == ["jax takes no part: it is not installed"]
-    kinds = {"torch": ("cpu", "cuda"), "jax": ("cpu",)}
     monkeypatch.setattr(frameworks, "installed", lambda name: True)
-    monkeypatch.setattr(frameworks, "load", lambda name, call: SimpleNamespace(NAME=name, devices=lambda: kinds[name]))
-    having, notes = speed.chosen((), "cuda")
-    assert [each.NAME for each in having] == ["torch"]
+    monkeypatch.setattr(frameworks, "load", fake(torch=("cpu", "cuda"), jax=("cpu",)))
+    having, notes = benching.chosen((), "cuda")
+    assert [each.name for each in having] == ["torch"]
     assert notes == ["jax takes no part: it has cpu here"]
     with raises(
         errors.UsageError,
-        "--device: got cuda, expected a device that is here (torch has cpu, cuda; jax has cpu) [bench]",
+        "--device: got cuda, expected a device that is here (torch has cpu, cuda; jax has cpu)",
     ):
-        speed.chosen(("torch", "jax"), "cuda")
+        benching.chosen(("torch", "jax"), "cuda")
     monkeypatch.setattr(frameworks, "installed", lambda name: False)
-    with raises(
-        errors.MissingFrameworkError, "torch: got not installed, expected it to be: pip install 'xref[torch]' [bench]"
-    ):
-        speed.chosen((), "cpu")
+    with raises(errors.MissingFrameworkError, "torch: got not installed, expected it to be: pip install 'xref[torch]'"):
+        benching.chosen((), "cpu")
 
 
 # Clocks
@@ -293,14 +303,14 @@ class Stopped(DeviceClock):
 def test_the_devices_own_clock_decides_if_it_saw_everybody(clock, name, notes, monkeypatch):
     from xref.torch_ops import timing
 
-    monkeypatch.setattr(speed, "HostClock", FakeClock)
+    monkeypatch.setattr(benching, "HostClock", FakeClock)
     monkeypatch.setattr(timing, "device_clock", lambda device: clock())
-    report = bench(framework=("torch",), direction=("forward",), **SMALL)
-    assert {figure.clock for figure in report.figures} == {name}
-    assert [figure.host_seconds for figure in report.figures] == [1, 2, 3, 4, 5]
+    found = bench(framework=("torch",), direction=("forward",), **SMALL)
+    assert {figure.clock for figure in found.figures} == {name}
+    assert [figure.host_seconds for figure in found.figures] == [1, 2, 3, 4, 5]
     share = 0.1 if name == "events" else 1
-    assert [figure.seconds for figure in report.figures] == [pytest.approx(share * each) for each in range(1, 6)]
-    assert report.notes == notes
+    assert [figure.seconds for figure in found.figures] == [pytest.approx(share * each) for each in range(1, 6)]
+    assert found.notes == notes
 
 
 @pytest.mark.torch
@@ -402,10 +412,10 @@ def test_clocks_that_do_not_fit_together_are_an_error():
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path):
-    report = report_of(figure_of(**MEASURED), figure_of(problem="RuntimeError: no"))
-    (tmp_path / "r.json").write_text(report.to_json())
-    assert speed_report.read_report(tmp_path / "r.json", "bench") == report
-    assert '"ok": false' in report.to_json()
+    found = report_of(figure_of(**MEASURED), figure_of(problem="RuntimeError: no"))
+    (tmp_path / "r.json").write_text(found.to_json())
+    assert report.read_report(tmp_path / "r.json") == found
+    assert '"ok": false' in found.to_json()
 
 
 def test_nothing_measured_is_not_ok():
@@ -415,7 +425,7 @@ def test_nothing_measured_is_not_ok():
 
 def test_what_failed_alike_is_one_line():
     figures = [figure_of(tokens=tokens, problem="RuntimeError: no") for tokens in (1, 8)]
-    assert speed_report.problems(report_of(*figures)) == [
+    assert report.problems(report_of(*figures)) == [
         "torch golden forward, forward bfloat16, tokens 1, 8: RuntimeError: no"
     ]
 
@@ -427,11 +437,11 @@ def test_what_failed_alike_is_one_line():
     ids=str,
 )  # fmt: skip
 def test_a_number_has_three_digits_and_no_exponent(value, text):
-    assert speed_report.digits(value) == text
+    assert report.digits(value) == text
 
 
 def test_a_ratio_has_two_decimals_and_is_never_a_zero_that_it_is_not():
-    assert [speed_report.ratio(value) for value in (0, 0.0049, 0.005, 1, 63.481)] == [
+    assert [report.ratio(value) for value in (0, 0.0049, 0.005, 1, 63.481)] == [
         "",
         "<0.01",
         "0.01",
@@ -441,22 +451,22 @@ def test_a_ratio_has_two_decimals_and_is_never_a_zero_that_it_is_not():
 
 
 def test_the_threads_of_a_cpu_are_told():
-    report = report_of(figure_of(**MEASURED))
-    report.machine.frameworks["torch"]["threads"] = "2"
-    assert "torch 2.0 on Card (threads: 2); 2 cores of Chip" in speed_report.statement(report)
-    assert "torch 2.0 on Card; 2 cores" in speed_report.statement(msgspec.structs.replace(report, device="cuda"))
+    found = report_of(figure_of(**MEASURED))
+    found.machine.frameworks["torch"]["threads"] = "2"
+    assert "torch 2.0 on Card (threads: 2); 2 cores of Chip" in report.statement(found)
+    assert "torch 2.0 on Card; 2 cores" in report.statement(msgspec.structs.replace(found, device="cuda"))
 
 
 def test_the_driver_is_what_nvidias_tool_tells(monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda *args, **how: SimpleNamespace(stdout="580.1\n580.1\n"))
-    assert speed_report.machine([], "cuda").driver == "580.1"
-    assert speed_report.machine([], "cpu").driver == ""
+    assert report.machine([], "cuda").driver == "580.1"
+    assert report.machine([], "cpu").driver == ""
 
     def absent(*args, **how):
         raise FileNotFoundError
 
     monkeypatch.setattr(subprocess, "run", absent)
-    assert speed_report.machine([], "cuda").driver == ""
+    assert report.machine([], "cuda").driver == ""
 
 
 @pytest.mark.parametrize(("suffix", "begin"), [(".svg", b"<?xml"), (".png", b"\x89PNG")])
@@ -467,22 +477,20 @@ def test_a_plot_is_the_same_file_for_the_same_report(suffix, begin):
         for kind, name in (("copy", "copy"), ("native", "take"), ("golden", "forward"), ("candidate", "mine"))
         for tokens in (1, 8)
     ]
-    drawn = speed_plot.draw(report_of(*figures, figure_of(problem="no")), suffix, "bench")
+    drawn = plot.draw(report_of(*figures, figure_of(problem="no")), suffix)
     assert drawn.startswith(begin)
-    assert drawn == speed_plot.draw(report_of(*figures), suffix, "bench")
+    assert drawn == plot.draw(report_of(*figures), suffix)
 
 
 def test_nothing_measured_is_no_plot():
-    with raises(errors.UsageError, "--plot: got no figure, expected one that could be measured [bench]"):
-        speed_plot.draw(report_of(figure_of(problem="no")), ".svg", "bench")
+    with raises(errors.UsageError, "--plot: got no figure, expected one that could be measured"):
+        plot.draw(report_of(figure_of(problem="no")), ".svg")
 
 
 def test_a_missing_matplotlib_comes_with_the_line_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with raises(
-        errors.UsageError, "matplotlib: got not installed, expected it to be: pip install 'xref[plot]' [bench]"
-    ):
-        speed_plot.check_plot(Path("a.svg"), "bench")
+    with raises(errors.UsageError, "matplotlib: got not installed, expected it to be: pip install 'xref[plot]'"):
+        plot.check_plot(Path("a.svg"))
 
 
 # The page
@@ -497,7 +505,7 @@ def load_performance():
 
 def test_the_page_is_what_is_made_of_the_records():
     performance = load_performance()
-    records = {path.stem: speed_report.read_report(path, "test") for path in performance.RESULTS.glob("*.json")}
+    records = {path.stem: report.read_report(path) for path in performance.RESULTS.glob("*.json")}
     assert records
     assert performance.page(dict(sorted(records.items()))) == performance.PAGE.read_text(encoding="utf-8")
     for name in records:
@@ -506,8 +514,8 @@ def test_the_page_is_what_is_made_of_the_records():
 
 @pytest.mark.torch
 def test_what_is_named_twice_is_measured_once():
-    report = bench(
+    found = bench(
         framework=("torch", "torch"), dtype=("float32", "float32"), direction=("forward", "forward"), tokens=(4, 4),
         vocab=5, hidden=4, rounds=2,
     )  # fmt: skip
-    assert len(report.figures) == len({figure.who for figure in report.figures})
+    assert len(found.figures) == len({figure.who for figure in found.figures})

@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_cli import finished, stopped, xref
-from test_speed import MEASURED, figure_of, quick, report_of  # noqa: F401  (quick makes laps short)
+from support.bench_records import MEASURED, figure_of, quick, report_of  # noqa: F401  (quick makes laps short)
+from support.commands import finished, stopped, xref
 
-from xref import cli_bench
-from xref.judge import frameworks, speed
-from xref.judge.speed_report import read_report
+from xref import operators
+from xref.benching import bench as benching
+from xref.benching.report import read_report
+from xref.engine import frameworks
 
 KERNELS = """
 import torch
@@ -49,7 +50,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def idle(monkeypatch):
     """Fail where anything is measured."""
-    monkeypatch.setattr(speed, "bench", lambda *args, **how: pytest.fail("it measured"))
+    monkeypatch.setattr(benching, "bench", lambda *args, **how: pytest.fail("it measured"))
 
 
 @pytest.mark.torch
@@ -57,7 +58,7 @@ def idle(monkeypatch):
 def test_everybody_stands_in_one_table_record_and_plot():
     result = xref("bench", "kernels.py:embedding", *SMALL, "--json", "r.json", "--plot", "r.svg")
     assert result.exit_code == 0, result.output
-    report = read_report(Path("r.json"), "bench")
+    report = read_report(Path("r.json"))
     assert report.ok
     who = {(figure.framework, figure.kind) for figure in report.figures}
     assert who == {(name, kind) for name in ("torch", "jax") for kind in ("copy", "native", "golden")} | {
@@ -94,7 +95,7 @@ def test_who_could_not_be_measured_is_an_error_in_the_table_and_exit_1():
 def test_a_kernel_that_does_something_else_has_no_time():
     result = xref("bench", "kernels.py:whole", "--framework", "torch", *SMALL)
     assert result.exit_code == 1
-    told = "MisformedError: out: got shape (50, 8), bfloat16, on cpu, expected shape (12, 8), bfloat16, on cpu"
+    told = "ValueError: out: got shape (50, 8), bfloat16, on cpu, expected shape (12, 8), bfloat16, on cpu [bench]"
     assert f"torch whole, forward bfloat16, tokens 12: {told}" in result.stdout.splitlines()
 
 
@@ -131,11 +132,11 @@ def test_kernels_of_one_name_are_called_by_their_files(monkeypatch):
     Path("others.py").write_text(KERNELS)
     seen = []
 
-    def bench(candidates, **how):
+    def bench(operator, options, candidates, progress):
         seen.extend(candidate.name for candidate in candidates)
         return report_of(figure_of(**MEASURED))
 
-    monkeypatch.setattr(speed, "bench", bench)
+    monkeypatch.setattr(benching, "bench", bench)
     names = ["kernels.py:embedding", "others.py:embedding", "others.py:lazy"]
     assert xref("bench", *names, names[0], "--framework", "torch").exit_code == 0
     assert seen == [*names[:2], "lazy"]
@@ -153,25 +154,26 @@ def test_kernels_of_one_name_are_called_by_their_files(monkeypatch):
     ids=["cpu", "cuda", "plot", "cuda-plot", "named"],
 )
 def test_the_tokens_if_none_are_named(args, tokens, monkeypatch):
-    seen = {}
+    seen = []
 
-    def bench(candidates, **how):
-        seen.update(how)
+    def bench(operator, options, candidates, progress):
+        seen.append(options)
         return report_of(figure_of(**MEASURED))
 
-    monkeypatch.setattr(speed, "chosen", lambda names, device: ([], []))
-    monkeypatch.setattr(speed, "bench", bench)
+    monkeypatch.setattr(benching, "chosen", lambda names, device: ([], []))
+    monkeypatch.setattr(benching, "bench", bench)
     assert xref("bench", *args).exit_code == 0
-    assert list(seen["tokens"]) == tokens
-    assert list(seen["dtype"]) == ["bfloat16", "float32"]
-    assert list(seen["direction"]) == ["forward", "backward"]
+    [options] = seen
+    assert list(options.tokens) == tokens
+    assert list(options.dtype) == ["bfloat16", "float32"]
+    assert list(options.direction) == ["forward", "backward"]
 
 
 def test_interrupted_is_exit_130(monkeypatch):
     def interrupted(names, device):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(speed, "chosen", interrupted)
+    monkeypatch.setattr(benching, "chosen", interrupted)
     assert stopped(130, "bench") == "interrupted: nothing was kept"
 
 
@@ -193,7 +195,7 @@ def test_an_earlier_record_is_shown_and_drawn_without_measuring(record, idle):
         "[5, 4] table, medians of 3 rounds: torch 2.0 on Card; 2 cores of Chip, Python 3, NumPy 2."
     )
     assert Path("r.png").read_bytes().startswith(b"\x89PNG")
-    assert read_report(Path("again.json"), "bench") == read_report(record, "bench")
+    assert read_report(Path("again.json")) == read_report(record)
 
 
 def test_records_of_one_machine_are_shown_as_one(record, idle):
@@ -202,7 +204,7 @@ def test_records_of_one_machine_are_shown_as_one(record, idle):
     other.notes = ["a note"]
     Path("j.json").write_text(other.to_json())
     assert xref("bench", "--from", record, "--from", "j.json", "--json", "both.json").exit_code == 1
-    both = read_report(Path("both.json"), "bench")
+    both = read_report(Path("both.json"))
     assert [figure.framework for figure in both.figures] == ["torch", "torch", "jax"]
     assert list(both.machine.frameworks) == ["torch", "jax"]
     assert both.notes == ["a note"]
@@ -230,7 +232,7 @@ def test_records_of_two_versions_of_a_framework_are_refused(record, idle):
     other = report_of(figure_of(framework="torch", contender="another"))
     other.machine.frameworks["torch"]["version"] = "9.9"
     Path("other.json").write_text(other.to_json())
-    version = read_report(record, "bench").machine.frameworks["torch"]["version"]
+    version = read_report(record).machine.frameworks["torch"]["version"]
     assert stopped(2, "bench", "--from", record, "--from", "other.json") == (
         f"--from: got torch with version 9.9, expected torch with version {version} [bench]"
     )
@@ -292,6 +294,31 @@ def test_with_an_earlier_record_nothing_is_asked_of_a_run(args, got, record, idl
 # What is refused before anything is measured
 
 
+@pytest.mark.torch
+def test_what_is_no_kernel_is_told_by_the_name_of_this_command(idle):
+    Path("none.py").write_text(
+        "class Kernel:\n    forward = 3\n    def __init__(self):\n        raise ValueError('no')\n"
+    )
+    assert stopped(2, "bench", "none.py:Kernel", "--framework", "torch") == (
+        "Kernel: got ValueError: no, expected a class that is made without arguments [bench]"
+    )
+    assert stopped(2, "bench", "no.py:kernel") == "no.py: got no such file, expected a Python file [bench]"
+
+
+def test_a_record_that_cannot_be_written_after_all_names_this_command(record, monkeypatch):
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    result = xref("bench", "--from", record, "--json", "out.json")
+    assert result.stderr.endswith("which cannot be written (No space left on device), expected a file [bench]\n")
+
+
+def test_another_operator_is_found_by_name(idle):
+    known = ", ".join(operators.names())
+    assert stopped(2, "bench", "--operator", "sum") == f"operator: got 'sum', expected one of {known} [bench]"
+
+
 @pytest.mark.parametrize(
     ("args", "line"),
     [
@@ -340,4 +367,3 @@ def test_the_shape_is_positive():
 
 def test_it_stands_among_the_commands():
     assert "bench" in xref("--help").output
-    assert cli_bench.bench.__doc__

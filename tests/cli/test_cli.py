@@ -6,23 +6,21 @@ import io
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
+from rich.table import Table
 from support.checkpoints import checkpoint
 from support.commands import finished, into_a_full_disk, names_in, process, stopped, xref
 
 from xref import __version__, errors
-from xref.contracts import embedding as contract
 from xref.cli import files
 from xref.cli.files import OutputFile
 from xref.cli.terminal import console
+from xref.contracts import embedding as contract
 from xref.judge import frameworks, report
 from xref.judge.verdict import Outcome, Report, Verdict
 from xref.spec import Tier
@@ -456,6 +454,43 @@ def test_a_name_that_no_file_can_have_is_refused_before_the_run(tmp_path, name):
         OutputFile("--json", tmp_path / name).check([])
     expected = f"--json: got {tmp_path / name}, expected a file in a folder that can be written"
     assert str(refused.value) == expected
+
+
+def test_a_loop_of_links_is_refused_where_python_resolves_it_to_itself(tmp_path, monkeypatch):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    monkeypatch.setattr(files.Path, "resolve", lambda path: path)  # as Python 3.13 has it
+    with pytest.raises(errors.UsageError, match=r"loop, expected a file in a folder that can be written$"):
+        OutputFile("--json", loop).check([])
+    assert loop.is_symlink()
+
+
+@pytest.mark.parametrize("stderr", [False, True], ids=["stdout", "stderr"])
+def test_a_console_prints_no_emoji_for_a_name_between_colons(stderr):
+    made = console(stderr=stderr)
+    made.file = io.StringIO()
+    table = Table()
+    table.add_column("t2.py:x: got")
+    table.add_row("k.py:cat: [bold]fine[/bold]")
+    made.print("t2.py:x: got", table)
+    assert made.file.getvalue().count("t2.py:x: got") == 2
+    assert "k.py:cat: fine" in made.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (("no.safetensors",), "no.safetensors: got no such file, expected a safetensors file"),
+        (("m.safetensors", "--tensor", "c"), "--tensor: got c, expected one of a"),
+        (("m.safetensors", "--ids", "no.npy"), "no.npy: got no such file, expected a .npy or .txt file of token ids"),
+    ],
+    ids=["file", "tensor", "ids"],
+)
+def test_a_wrong_file_or_tensor_is_told_before_a_framework_is_loaded(args, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checkpoint(tmp_path / "m.safetensors", a=("F32", (7, 3)))
+    after = "import atexit, sys\natexit.register(lambda: print(*{'torch', 'jax'} & set(sys.modules)))"
+    assert finished(after, "verify", "--weights", *args) == (2, "\n", f"xref: {line} [verify --weights]\n")
 
 
 def test_ctrl_c_in_the_middle_of_a_run_leaves_no_file(tmp_path):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from xref import __version__, doctor
-from xref.cli import app
-from xref.judge import frameworks
+from xref import __version__
+from xref.cli import app, doctor
+from xref.engine import frameworks
 
 SETTINGS = {
     "torch": {"threads", "deterministic algorithms", "TF32 matrix products", "CUDA build", "ROCm build"},
@@ -47,8 +47,7 @@ def test_versions_of_xref_python_and_the_libraries_are_told(no_framework):
 @pytest.mark.parametrize("name", EACH)
 def test_a_frameworks_version_devices_and_settings_are_told(name):
     rows = found(name)
-    framework = frameworks.load(name, "tests")
-    assert rows["version"] == framework.version()
+    assert rows["version"] == frameworks.load(name).arrays.version()
     assert "cpu (CPU)" in rows["devices"]
     assert set(rows) == {"version", "devices", *SETTINGS[name]}
 
@@ -80,7 +79,7 @@ def test_a_framework_that_does_not_import_is_shown(monkeypatch):
     def broken(name):
         raise OSError("libcudart.so.13: cannot open shared object file")
 
-    monkeypatch.setattr(frameworks.importlib, "import_module", broken)
+    monkeypatch.setattr(frameworks, "_loaded", broken)
     assert found("torch") == {
         "missing": "torch: got an import error (libcudart.so.13: cannot open shared object file),"
         " expected it to import [doctor]"
@@ -92,7 +91,7 @@ def test_devices_that_cannot_be_told_do_not_hide_the_rest(monkeypatch):
     def broken():
         raise RuntimeError("no backend")
 
-    monkeypatch.setattr(frameworks.load("torch", "tests"), "devices", broken)
+    monkeypatch.setattr(frameworks.load("torch").arrays, "devices", broken)
     rows = found("torch")
     assert rows["devices"] == "torch devices: got an error (no backend), expected a list of them [doctor]"
     assert rows["threads"]

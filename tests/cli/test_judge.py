@@ -1,4 +1,4 @@
-"""`xref judge`, `xref list` and `xref explain`: from a kernel's file to exit code, output and files."""
+"""`xref judge`: from a kernel's file to exit code, output and files."""
 
 from __future__ import annotations
 
@@ -17,87 +17,30 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from test_cli import MAIN, names_in, needs_torch, stopped, xref
+from support.commands import MAIN, names_in, stopped, xref
+from support.judge_reports import report_of
+from support.kernels import RIGHT, WRONG
 
 import xref as package
-from xref import cli_judge, errors
+from xref import errors
 from xref.bits import FORMATS
-from xref.operators.embedding import faults as embedding_faults
 from xref.judge import worker
 from xref.judge.checks import CHECKS, Finding, Findings, check_ids
 from xref.judge.exam import Exam
 from xref.judge.judge import _judged, _lacking, judge
-from xref.judge.judged import Judged, JudgeReport
+from xref.judge.judged import JudgeReport
 from xref.judge.verdict import Outcome
 from xref.judge.worker import Options
 from xref.spec import Tier
 from xref.targets import load_target
 
+needs_torch = pytest.mark.torch
 SMOKE = ("--framework", "torch", "--tier", "smoke", "--dtype", "bfloat16")
 
-RIGHT = """
-import torch
-
-
-def kernel(token_ids, weight):
-    if token_ids.is_floating_point() or token_ids.is_complex() or token_ids.dtype == torch.bool:
-        raise TypeError
-    ids = token_ids.long()
-    if ((ids < 0) | (ids >= weight.shape[0])).any():
-        raise IndexError
-    return weight.index_select(0, ids.reshape(-1)).reshape(*ids.shape, weight.shape[1])
-"""
-WRONG = """
-import os
-import sys
-
-import torch
-import torch.nn.functional as F
-
-print("loaded")
-
-
-def kernel(token_ids, weight):
-    sys.stdout.write("a beep\\n")
-    os.write(1, b"a beep\\n")
-    out = F.embedding(token_ids.clamp(0, weight.shape[0] - 1).long(), weight)
-    return torch.where(token_ids[..., None] == 0, 0, out)
-"""
 LOADING, ENDED = "k.py:kernel: got ", " in part 'loading', expected it to end"
 OTHER_DTYPE = '{"dtype":"float9","vocab":3,"hidden":2,"ids":[1],"shape":[1]}'
 OTHER_VERB = '{"dtype":"bfloat16","vocab":3,"hidden":2,"ids":[1],"shape":[1],"verb":"forward_fp32"}'
 ONE_CALL = '{"dtype":"bfloat16","vocab":3,"hidden":2,"ids":[1],"shape":[1]}'
-
-
-def report_of(outcome=Outcome.PASS, elements=1, *, required=True, **more):
-    verdict = Judged(
-        check="EMB-7/padding",
-        clause="EMB-7",
-        condition="padding",
-        judgment="forward_invariance",
-        what="with padding",
-        required=required,
-        outcome=outcome,
-        cases=1,
-        elements=elements,
-        **{key: more.pop(key) for key in ("reason", "problems", "rerun", "explanations", "failed") if key in more},
-    )
-    fields = {"accumulate": "float32", "out_of_range": "raise", **more}
-    return JudgeReport(
-        xref="1",
-        operator="embedding",
-        contract_version=1,
-        candidate="k.py:kernel",
-        framework="torch",
-        version="2",
-        device="cpu",
-        device_name="CPU",
-        tier="smoke",
-        dtypes=["bfloat16"],
-        verdicts=[verdict],
-        seconds=0.1,
-        **fields,
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +64,7 @@ def runs(monkeypatch):
                 raise result
             return result
 
-        monkeypatch.setattr(cli_judge, "supervised", supervised)
+        monkeypatch.setattr("xref.cli.judge.supervised", supervised)
         return asked
 
     return make
@@ -135,7 +78,7 @@ def here(monkeypatch):
         rest = msgspec.structs.asdict(options)
         return judge(load_target(rest.pop("target"), "judge"), **rest)
 
-    monkeypatch.setattr(cli_judge, "supervised", supervised)
+    monkeypatch.setattr("xref.cli.judge.supervised", supervised)
 
 
 def kernel_of(body, folder=None):
@@ -388,27 +331,6 @@ def test_an_option_that_does_not_exist_is_exit_2(args, runs):
     assert "Usage: xref judge" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("[tool.xref", "pyproject.toml: got a file that cannot be read as TOML ("),
-        ("tool.xref = 3", "[tool.xref]: got 3, expected a table"),
-        ("[tool.xref]\nexpect = 1", "[tool.xref]: got 'expect', expected one of expect-fail, out-of-range, require"),
-        ("[tool.xref]\nrequire = 'EMB-2'", "[tool.xref] require: got 'EMB-2', expected a list of checks or clauses"),
-        ("[tool.xref]\nrequire = [2]", "[tool.xref] require: got [2], expected a list of checks or clauses"),
-        ("[tool.xref]\nexpect-fail = ['EMB-2']", "[tool.xref] expect-fail: got ['EMB-2'], expected a table of reasons"),
-        ("[tool.xref.expect-fail]\nx = ''", "[tool.xref] expect-fail: got {'x': ''}, expected a table of reasons"),
-        ("[tool.xref]\nout-of-range = 1", "[tool.xref] out-of-range: got 1, expected one of raise, poison, unchecked"),
-    ],
-)
-def test_settings_that_are_not_right_are_exit_2(text, line, runs):
-    runs(AssertionError("ran"))
-    Path("pyproject.toml").write_text(text)
-    told = stopped(2, "judge", "k.py:kernel")
-    assert told.startswith(line)
-    assert told.endswith(" [judge]")
-
-
 def test_a_project_without_settings_has_none(runs):
     for text in ("", "[project]\nname = 'x'\n", "tool = 3\n"):
         asked = runs(report_of())
@@ -604,68 +526,6 @@ def test_what_cannot_be_tried_has_a_reason(dtypes, modes, check, why):
     found["EMB-8"].passed(3)
     _lacking(candidate, dtypes, found, None)
     assert _judged(CHECKS[check_ids().index(check)], found[check], (), {}).reason == why
-
-
-# xref list and xref explain
-
-STRIDED = "nor for a table in transposed memory"
-MEMORY = "EMB-12 memory: No temporary the size of the table: extra memory grows with the tokens, not with V."
-SPLIT = "summed in parts, and the parts added"
-
-
-@pytest.mark.parametrize(
-    ("what", "headings", "cells"),
-    [
-        ("clauses", ["clause", "title", "what must hold"], ["EMB-12", "memory"]),
-        ("checks", ["check", "judgment", "required", "what"], ["EMB-10/split", "gradient_invariance", "graded"]),
-        ("cases", ["case", "tier"], ["bfloat16-tagged-300x33-zipf-257-int64", "smoke"]),
-        ("faults", ["fault", "looks", "report"], ["ids-clamped"]),
-        ("kernels", ["kernel", "operator", "framework", "devices", "priority", "from"],
-         ["native", "embedding", "torch", "cuda, rocm, tpu, cpu", "0", "xref"]),
-    ],
-)  # fmt: skip
-def test_a_list_has_a_row_for_each(what, headings, cells):
-    result = xref("list", what)
-    assert (result.exit_code, result.stderr) == (0, "")
-    rows = [re.split(r" {2,}", line.strip()) for line in result.stdout.splitlines()]
-    assert headings in rows
-    assert [row for row in rows if row[: len(cells)] == cells]
-
-
-def test_a_list_of_something_else_is_exit_2():
-    assert xref("list", "things").exit_code == 2
-    assert xref("list").exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("name", "lines"),
-    [
-        ("EMB-10/split", ["EMB-10/split (gradient_invariance, graded, unless --require asks for it): " + SPLIT]),
-        ("EMB-12/strided", ["EMB-12/strided (conduct, graded, unless --require asks for it): " + STRIDED]),
-        ("memory", [MEMORY]),
-    ],
-)
-def test_a_clause_and_a_check_are_explained_in_their_own_words(name, lines):
-    result = xref("explain", name)
-    assert (result.exit_code, result.stdout.splitlines(), result.stderr) == (0, lines, "")
-
-
-def test_a_clause_is_explained_with_all_of_its_conditions():
-    lines = xref("explain", "EMB-7").stdout.splitlines()
-    assert lines[0].startswith("EMB-7 invariance: ")
-    assert [line.partition(" ")[0] for line in lines[1:]] == [each for each in check_ids() if each.startswith("EMB-7/")]
-
-
-@pytest.mark.parametrize("fault", embedding_faults.FAULTS, ids=lambda fault: fault.name)
-def test_every_fault_is_explained(fault):
-    lines = xref("explain", fault.name).stdout.splitlines()
-    assert lines[:2] == [f"{fault.name}: {fault.looks}", fault.does]
-    assert lines[2:] == ([f"Reported as {fault.report}."] if fault.report else [])
-
-
-def test_what_nobody_knows_is_exit_2():
-    expected = "a clause, a check or a fault, as `xref list clauses|checks|faults` has them"
-    assert stopped(2, "explain", "EMB-[13]") == f"name: got 'EMB-[13]', expected {expected} [explain]"
 
 
 def test_a_child_that_says_why_it_cannot_judge_is_heard():

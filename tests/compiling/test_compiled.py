@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_cli import MAIN, stopped, xref
+from support.commands import MAIN, stopped, xref
 
 import xref as package
-from xref import errors
-from xref.judge.compiled import GRADIENT, Compiled, CompileReport, compile_kernel
+from xref import errors, operators
+from xref.compiling.compile import Options, compile_kernel
+from xref.compiling.report import GRADIENT, CompiledProgram, CompileReport
 
 pytestmark = pytest.mark.jax
 needs_tpu_compiler = pytest.mark.skipif(
@@ -25,11 +26,10 @@ needs_tpu_compiler = pytest.mark.skipif(
 SIZES = {"vocab": 512, "hidden": 64, "tokens": 32}
 SMALL_TABLE = (
     "--vocab, --hidden: got a table of 3 rows and 0.000768 MB, expected 4 rows or more, and for a TPU 536 MB: "
-    "a smaller copy would not be counted [compile]"
+    "a smaller copy would not be counted"
 )
 NOWHERE = (
-    "xref compile: got nothing to compile, "
-    "expected a topology or a device, and a verb that takes one of the dtypes [compile]"
+    "xref compile: got nothing to compile, expected a topology or a device, and a verb that takes one of the dtypes"
 )
 SMALL = ("--vocab", 512, "--hidden", 64, "--tokens", 32)
 FORMS = """
@@ -82,8 +82,8 @@ def compiled():
     exec(FORMS, space)
 
     def one(name, **more):
-        given = {"device": ("cpu",), "dtype": ("float32",), **SIZES, **more}
-        [program] = compile_kernel(space[name], **given).programs
+        options = Options(**{"device": ("cpu",), "dtype": ("float32",), **SIZES, **more})
+        [program] = compile_kernel(operators.find("embedding"), space[name], options).programs
         return program
 
     return one
@@ -118,8 +118,8 @@ def test_a_temporary_of_the_tables_size_is_seen_by_how_it_grows(compiled):
 
 
 def test_the_limit_is_one_bit_an_element():
-    assert Compiled(verb="forward", dtype="bfloat16", where="cpu", growth=511.9, limit=4096 / 8).ok
-    assert not Compiled(verb="forward", dtype="bfloat16", where="cpu", growth=512.0, limit=4096 / 8).ok
+    assert CompiledProgram(verb="forward", dtype="bfloat16", where="cpu", growth=511.9, limit=4096 / 8).ok
+    assert not CompiledProgram(verb="forward", dtype="bfloat16", where="cpu", growth=512.0, limit=4096 / 8).ok
 
 
 def test_a_kernel_that_cannot_be_traced_has_no_program(compiled):
@@ -143,10 +143,10 @@ def test_an_output_of_another_form_is_no_copy(compiled):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"verb": ("forward_fp32",)}, "--verb: got forward_fp32, expected one of forward, gradient [compile]"),
+        ({"verb": ("forward_fp32",)}, "--verb: got forward_fp32, expected one of forward, gradient"),
         ({"vocab": 3}, SMALL_TABLE),
         ({"device": ()}, NOWHERE),
-        ({"device": ("tpu",)}, "--device: got tpu, expected a device that jax has here: cpu [compile]"),
+        ({"device": ("tpu",)}, "--device: got tpu, expected a device that jax has here: cpu"),
     ],
     ids=["verb", "small", "nowhere", "device"],
 )  # fmt: skip
@@ -161,7 +161,7 @@ def test_nothing_compiled_is_not_ok():
     assert not report.ok
 
 
-def test_the_command_shows_a_table_the_ways_and_a_statement(forms, tmp_path):
+def test_the_command_shows_a_table_the_operations_and_a_statement(forms, tmp_path):
     result = xref("compile", f"{forms}clip", "--device", "cpu", "--dtype", "float32", *SMALL, "--json", "r.json")
     assert result.exit_code == 0
     assert result.stdout.count("proven") == 1
@@ -192,7 +192,19 @@ def test_wrong_use_of_the_command_ends_in_2(forms):
     assert stopped(2, "compile", f"{forms}clip") == expected
     expected = "xref compile: got both --topology and --device, expected --topology or --device [compile]"
     assert stopped(2, "compile", f"{forms}clip", "--device", "cpu", "--topology", "v5e:2x2") == expected
-    assert stopped(2, "compile", "none.py:clip", "--device", "cpu").startswith("none.py: got no such file")
+    expected = "none.py: got no such file, expected a Python file [compile]"
+    assert stopped(2, "compile", "none.py:clip", "--device", "cpu") == expected
+    expected = "--verb: got backward, expected one of forward, gradient [compile]"
+    assert stopped(2, "compile", f"{forms}clip", "--device", "cpu", "--verb", "backward") == expected
+    expected = "--json: got ., a folder, expected a file [compile]"
+    assert stopped(2, "compile", f"{forms}clip", "--device", "cpu", "--json", ".") == expected
+
+
+def test_a_class_that_is_not_made_without_arguments_is_told_by_the_name_of_this_command(forms):
+    Path("forms.py").write_text("class Kernel:\n    def __init__(self, table):\n        pass\n")
+    told = stopped(2, "compile", f"{forms}Kernel", "--device", "cpu")
+    assert told.startswith("forms.py:Kernel: got TypeError: ")
+    assert told.endswith(", expected a class that is made without arguments [compile]")
 
 
 def test_a_topology_without_its_compiler_says_what_to_install(forms, monkeypatch):
@@ -245,7 +257,7 @@ def test_the_golden_is_a_proven_copy_on_every_tpu(golden_on_tpus):
 
 @needs_tpu_compiler
 def test_the_page_shows_the_goldens_programs(golden_on_tpus):
-    page = (Path(__file__).parents[1] / "docs" / "tpu.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "tpu.md").read_text(encoding="utf-8")
     shown = re.search(r"with JAX (\S+) and libtpu (\S+);", page).groups()
     if shown != (golden_on_tpus["jax"], golden_on_tpus["compiler"]):
         pytest.skip(f"the page is of JAX {shown[0]} and libtpu {shown[1]}: others may need other temporaries")

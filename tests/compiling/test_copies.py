@@ -23,7 +23,7 @@ ENTRY %main (ids: s32[3], w: bf16[9,4]) -> bf16[3,4] {
 """
 
 
-def way(*lines, head=HEAD, more="", selects=True):
+def flow(*lines, head=HEAD, more="", selects=True):
     *others, last = lines
     body = "".join(f"  {line}\n" for line in others)
     return flow_of(read(f"{more}{head}{body}  ROOT {last}\n}}\n"), 1, selects=selects)
@@ -67,9 +67,9 @@ COPIES = {
 
 
 @pytest.mark.parametrize("name", COPIES)
-def test_copies_are_proven_and_their_way_is_told(name):
+def test_copies_are_proven_with_the_operations_on_their_way(name):
     lines, operations = COPIES[name]
-    found = way(*lines)
+    found = flow(*lines)
     assert found.proven
     assert found.operations == operations
     assert found.reasons == ()
@@ -153,13 +153,13 @@ LIARS = {
 @pytest.mark.parametrize("name", LIARS)
 def test_what_is_no_copy_is_not_proven_and_says_why(name):
     lines, reason = LIARS[name]
-    found = way(*lines)
+    found = flow(*lines)
     assert not found.proven
     assert reason in found.reasons
 
 
 def test_what_comes_after_something_unknown_stays_unproven():
-    found = way("%a = bf16[3,4]{1,0} add(%rows, %zeros)", "%o = bf16[3,4]{1,0} copy(%a)")
+    found = flow("%a = bf16[3,4]{1,0} add(%rows, %zeros)", "%o = bf16[3,4]{1,0} copy(%a)")
     assert found.reasons == ("add of bf16",)
     assert found.operations == ("gather", "add", "copy")
 
@@ -178,21 +178,21 @@ def test_a_called_computation_is_read_with_its_own_inputs():
 }
 
 """
-    assert way("%o = bf16[3,4]{1,0} fusion(%ids, %w), kind=kLoop, calls=%fused", more=more).operations == ("gather",)
-    assert way("%o = bf16[9,4]{1,0} fusion(%w), kind=kLoop, calls=%adds", more=more).reasons == ("add of bf16",)
+    assert flow("%o = bf16[3,4]{1,0} fusion(%ids, %w), kind=kLoop, calls=%fused", more=more).operations == ("gather",)
+    assert flow("%o = bf16[9,4]{1,0} fusion(%w), kind=kLoop, calls=%adds", more=more).reasons == ("add of bf16",)
     started = "%s = ((s32[3]{0}, bf16[9,4]{1,0}), bf16[3,4]{1,0}, u32[]) call-start(%ids, %w), to_apply=%fused"
-    assert way(started, "%o = bf16[3,4]{1,0} call-done(%s)", more=more).proven
+    assert flow(started, "%o = bf16[3,4]{1,0} call-done(%s)", more=more).proven
     started = started.replace("call-start(%ids, %w), to_apply=%fused", "call-start(%w), to_apply=%adds")
-    assert not way(started, "%o = bf16[9,4]{1,0} call-done(%s)", more=more).proven
+    assert not flow(started, "%o = bf16[9,4]{1,0} call-done(%s)", more=more).proven
 
 
 def test_an_output_without_the_table_or_of_several_parts_is_not_proven():
-    assert way("%o = bf16[3,4]{1,0} copy(%zeros)").reasons == ("the output does not depend on the table",)
-    found = way("%o = (bf16[3,4]{1,0}, s32[3]{0}) tuple(%rows, %ids)")
+    assert flow("%o = bf16[3,4]{1,0} copy(%zeros)").reasons == ("the output does not depend on the table",)
+    found = flow("%o = (bf16[3,4]{1,0}, s32[3]{0}) tuple(%rows, %ids)")
     assert found.reasons == ("the output is a tuple",)
 
 
 def test_a_select_is_not_trusted_where_it_may_be_arithmetic():
     lines = ["%o = bf16[3,4]{1,0} select(%bads, %zeros, %rows)"]
-    assert way(*lines, selects=True).proven
-    assert way(*lines, selects=False).reasons == ("select of bf16",)
+    assert flow(*lines, selects=True).proven
+    assert flow(*lines, selects=False).reasons == ("select of bf16",)

@@ -38,7 +38,7 @@ SUMS = np.array([[0x3F800000], [0], [0x3F800000]], np.uint32).repeat(4, 1)
 
 @pytest.fixture(params=FRAMEWORKS)
 def framework(request):
-    return frameworks.load(request.param, "pytest")
+    return frameworks.load(request.param)
 
 
 def perform(framework, verbs, *steps, dtype="float32"):
@@ -320,7 +320,7 @@ def test_outputs_of_torch_that_are_not_what_they_seem():
         def shape(self):
             return torch.Size((2, 4))
 
-    framework = frameworks.load("torch", "pytest")
+    framework = frameworks.load("torch")
     for out, says in (
         (lambda ids, weight: weight[ids].to_sparse(), "NotImplementedError"),
         (lambda ids, weight: weight.as_subclass(Liar), "it has 4-byte elements of shape (3, 4)"),
@@ -337,7 +337,7 @@ def test_outputs_of_torch_that_are_not_what_they_seem():
 def test_a_large_table_of_a_few_rows_holds_no_memory_for_the_others():
     import resource
 
-    framework = frameworks.load("torch", "pytest")
+    framework = frameworks.load("torch")
     rows = np.array([0, 39_999])
     filled = np.arange(2 * 16384, dtype=np.uint32).reshape(2, 16384)
     table = Put(name="w", array=filled, rows=rows, vocab=40_000, dtype="float32")

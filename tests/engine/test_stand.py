@@ -116,8 +116,7 @@ FAULTS = {
     "exit 0": ("os._exit(0)", "exit with code 0"),
     "segfault": ("ctypes.string_at(0)", "death by SIGSEGV"),
     "abort": ("os.abort()", "death by SIGABRT"),
-    "kill": ("os.kill(os.getpid(), 9)", "death by SIGKILL"),
-    "closed files": ("os.closerange(3, 200)", "no connection to it any more"),
+    "closed files, and asleep": ("os.closerange(3, 200); time.sleep(100)", "no connection to it any more"),
     "garbage": (
         "for fd in range(3, 60):\n    try: os.write(fd, b'{}' * 200)\n    except OSError: pass",
         "an answer that is none",
@@ -128,7 +127,6 @@ FAULTS = {
         "raise RuntimeError('CUDA error: device-side assert triggered')",
         "abort on the device (device-side assert)",
     ),
-    "loop": ("while True: pass", "no answer within 1 s"),
     "loop that swallows everything": (
         "while True:\n    try:\n        while True: time.sleep(0.01)\n    except BaseException: pass",
         "no answer within 1 s",
@@ -307,10 +305,11 @@ def test_large_arrays_go_there_and_back(stands):
 
 
 def test_later_steps_have_less_time_than_the_first(stands, monkeypatch):
+    monkeypatch.setattr(module, "_FIRST", 2)
     monkeypatch.setattr(module, "_LEAST_SECONDS", 1.0)
     monkeypatch.setattr(module, "_TIMES_LONGEST", 0)
     stand = stands(faulty("time.sleep(100)"))
-    for _ in range(7):
+    for _ in range(2):
         assert right(stand, 1)
     assert died(stand, 7).how == "no answer within 1 s"
 
@@ -332,7 +331,8 @@ def test_a_target_that_cannot_be_loaded_is_a_usage_error(stands, body, says):
     with pytest.raises(errors.UsageError) as caught:
         stands(body)
     assert says in str(caught.value)
-    assert str(caught.value).endswith("[judge]")
+    assert caught.value.expected
+    assert not caught.value.call
 
 
 def test_a_process_that_can_no_longer_be_started_is_a_death(stands, tmp_path):

@@ -14,7 +14,9 @@ import numpy as np
 
 from xref import exact
 from xref.bits import FORMATS, Bits, FloatFormat, as_bits
-from xref.contracts.embedding_gradient import GradientCase, build, reordered_share
+from xref.operators.embedding.calls.gradient import Gradient
+from xref.operators.embedding.cotangents import make_cotangent
+from xref.operators.embedding.gradient_cases import reordered_share
 
 Ids = np.ndarray[Any, Any]
 
@@ -81,7 +83,7 @@ def cancelling(rows: Ids, tokens: int, hidden: int, name: str) -> tuple[Ids, Bit
     """
     whole = tokens // 3 * 3
     ids = np.resize(np.repeat(rows, 3), tokens)
-    _, elements = build(_case(ids, hidden, name))
+    elements = make_cotangent("cancelling", ids.shape, hidden, FORMATS[name])
     elements[whole:] = FORMATS[name].sign
     order = np.random.default_rng(17).permutation(tokens)
     return ids[order], elements[order]
@@ -96,14 +98,13 @@ def order_case(name: str) -> tuple[Ids, Bits, np.random.Generator]:
 
 def state_share(record_property: Callable[[str, object], None], ids: Ids, elements: Bits, name: str) -> None:
     """Record which share of the result's elements a reversed float32 sum changes; less than a tenth is an error."""
-    share = reordered_share(_case(ids, elements.shape[-1], name), ids, elements)
+    size, hidden = int(ids.max()) + 1, elements.shape[-1]
+    call = Gradient(
+        check="EMB-8", verb="backward", source=name, result=name, vocab=size, hidden=hidden, shape=ids.shape
+    )
+    share = reordered_share(call, ids, elements)
     record_property("share of elements that a reversed float32 sum changes", f"{share:.1%}")
     assert share > 0.1, f"this case cannot tell orders apart: another one changes {share:.1%} of the elements"
-
-
-def _case(ids: Ids, hidden: int, name: str) -> GradientCase:
-    size, shape = int(ids.max()) + 1, ids.shape
-    return GradientCase(source=name, result=name, values="cancelling", vocab=size, hidden=hidden, shape=shape)
 
 
 # Columns

@@ -28,8 +28,8 @@ from support.helpers import (
 
 from xref import errors
 from xref.bits import FORMATS
-from xref.contracts import embedding as contract
 from xref.inputs import allocate, make_ids, make_table
+from xref.operators.embedding import clauses
 
 pytestmark = pytest.mark.torch
 
@@ -326,7 +326,7 @@ class TestCompiled:
     # torch's own code generator uses what torch deprecates.
     @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
     @pytest.mark.skipif(shutil.which("g++") is None, reason="g++: not found, expected a C++ compiler for Inductor")
-    @pytest.mark.parametrize("verb", contract.VERBS)
+    @pytest.mark.parametrize("verb", clauses.VERBS)
     def test_as_generated_code(self, verb):
         table = np.arange(1 << 16, dtype="u2")[: 1008 * 65].reshape(1008, 65)
         ids = np.arange(1008)

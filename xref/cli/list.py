@@ -13,7 +13,6 @@ from rich.table import Table
 
 from xref import operators, registry
 from xref.cli.terminal import command, console
-from xref.contracts import embedding, embedding_gradient
 from xref.spec import Operator, Tier
 
 __all__ = ["list_"]
@@ -52,10 +51,9 @@ def _faults(operator: Operator) -> Iterable[Row]:
 
 
 def _cases(operator: Operator) -> Iterable[Row]:
-    if operator.name != "embedding":
-        return []
-    forward, gradient = embedding.cases(Tier.EXHAUSTIVE), embedding_gradient.cases(Tier.EXHAUSTIVE)
-    return [(each.id, str(each.tier)) for each in forward] + [(each.id, str(each.tier)) for each in gradient]
+    """Return the fixed cases, of all modules that have some."""
+    modules = [operator.module(name) for name in operator.modules if name.endswith("cases")]
+    return [(each.call.id, str(each.tier)) for module in modules for each in module.cases(Tier.EXHAUSTIVE)]
 
 
 def _kernels() -> Iterable[Row]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from xref.bits import FORMATS, Bits
 from xref.engine.compare import Exactly, Rule, mismatch
-from xref.engine.evidence import Misformed, Reused, Rewritten, Shared, Unlike
+from xref.engine.evidence import Misformed, Reused, Rewritten, Shared
 from xref.engine.layouts import contents
 from xref.engine.steps import Died, Form, NotMade, Output, Put, Raised, Read, Replies, Reply, Run, Script, Step
 from xref.spec import Call, Exam, Seen, Suspect
@@ -75,7 +75,7 @@ def judged_inputs(
     names: tuple[str, ...],
     out: Reply,
     clauses: Clauses,
-    what: str = "out",
+    title: str = "out",
 ) -> None:
     """Judge whether the inputs of a call have the bits they had, and its output memory of its own.
 
@@ -156,16 +156,17 @@ class Invocation(Call, frozen=True, kw_only=True):
         names = tuple(each.name for each in inputs)
         steps: list[Step] = [*inputs, Run(name="out", verb=self.verb, arguments=names)]
         varied = self.varied(inputs)
+        reads = [Read(name=each.name, rows=each.rows) for each in inputs]
         if varied is not inputs or self.mode:
-            # Read before they are put again: the varied call's inputs are others.
-            steps += [Read(name=name) for name in names]
+            steps += reads  # before they are put again: the varied call's inputs are others
             fresh = [msgspec.structs.replace(each, name=f"varied {each.name}", key="") for each in varied]
             names = tuple(each.name for each in fresh)
+            reads = [Read(name=each.name, rows=each.rows) for each in fresh]
             may = self.refusable(exam)
             steps += [*fresh, Run(name="varied", verb=self.verb, arguments=names, mode=self.mode, refusable=may)]
         again = [f"out {n}" for n in range(1, self.repeats + 1)]
         steps += [Run(name=name, verb=self.verb, arguments=names) for name in again]
-        steps += [Read(name=name) for name in ([*names, *self._held(again)])]
+        steps += [*reads, *(Read(name=name) for name in self._held(again))]
         return Script(dtype=self.dtype, steps=tuple(steps))
 
     def _held(self, again: list[str]) -> list[str]:
@@ -242,17 +243,15 @@ class Invocation(Call, frozen=True, kw_only=True):
         judged_inputs(seen, script, replies, tuple(varied), replies.of("varied"), self.clauses)
 
     def _judge_repeats(self, seen: Seen, replies: Replies, first: Bits, form: Form) -> None:
-        if not self.repeats:
-            return
+        if not self.repeats or any(isinstance(each.evidence, Rewritten) for each in seen.failures):
+            return  # the later calls had other inputs
         runs = [replies.of(f"out {n}") for n in range(1, self.repeats + 1)]
         for number, reply in enumerate(runs, start=2):
             got = judged_output(seen, reply, form, self.clauses.repeat, self.clauses)
             miss = None if got is None else mismatch(got, first, FORMATS[form[1]])
             if got is None or miss is not None:
                 if miss is not None:
-                    outputs = [first, *(run.array for run in runs if isinstance(run, Output) and run.array is not None)]
-                    unlike = Unlike(number, len(runs) + 1, len({output.tobytes() for output in outputs}))
-                    seen.fail(self.clauses.repeat, f"{miss}, in call {number}", first.size, evidence=unlike)
+                    seen.fail(self.clauses.repeat, f"{miss}, in call {number}", first.size)
                 break
             seen.ok(self.clauses.repeat, first.size)
         self._judge_kept(seen, replies, ["out", *(f"out {n}" for n in range(1, self.repeats + 1))][:_HELD])

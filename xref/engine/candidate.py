@@ -66,7 +66,6 @@ def candidate_of(
     framework: str | None,
     device: str,
     name: str | None = None,
-    call: str = "",
 ) -> Candidate:
     """Return the candidate that a target stands for.
 
@@ -78,7 +77,6 @@ def candidate_of(
         framework: `torch` or `jax`; None finds it out.
         device: `cpu`, `cuda` or `tpu`.
         name: what reports call it; its own name if None.
-        call: what the user called, for the messages.
 
     Raises:
         MissingFrameworkError: the framework named, or any, is not installed.
@@ -88,7 +86,7 @@ def candidate_of(
     name = name or getattr(target, "__qualname__", None) or type(target).__qualname__
 
     def refuse(got: object, expected: str) -> errors.UsageError:
-        return errors.UsageError(name, got, expected, call)
+        return errors.UsageError(name, got, expected)
 
     if inspect.isclass(target):
         try:
@@ -108,11 +106,11 @@ def candidate_of(
         adapter = "an adapter around torch.func.functional_call: three lines in docs/judging-a-kernel.md"
         raise refuse("a module that holds its own parameters and takes one argument", adapter)
     known = framework or _framework_of_code(target)
-    chosen = frameworks.load(known, call) if known else _fitting(name, functions, trial, device, call)
-    here = frameworks.devices(chosen, call)
+    chosen = frameworks.load(known) if known else _fitting(name, functions, trial, device)
+    here = frameworks.devices(chosen)
     if device not in here:
         present = f"a device that {chosen.name} has here: {', '.join(here)}"
-        raise errors.UsageError("--device", device, present, call)
+        raise errors.UsageError("--device", device, present)
     return Candidate(name, chosen, device, functions)
 
 
@@ -192,13 +190,13 @@ def _imported(module: ModuleType | None) -> set[str]:
 
 
 def _fitting(
-    name: str, functions: Mapping[str, Callable[..., Any]], trial: Mapping[str, Script], device: str, call: str
+    name: str, functions: Mapping[str, Callable[..., Any]], trial: Mapping[str, Script], device: str
 ) -> Framework:
     """Return the one framework whose arrays the functions take and return, by performing their trials."""
     seen, present, fit = [], [], []
     for installed in [each for each in frameworks.FRAMEWORKS if frameworks.installed(each)]:
-        framework = frameworks.load(installed, call)
-        here = frameworks.devices(framework, call)
+        framework = frameworks.load(installed)
+        here = frameworks.devices(framework)
         present.append(f"{installed} has {', '.join(here)}")
         if device not in here:
             continue
@@ -210,12 +208,12 @@ def _fitting(
     if len(fit) == 1:
         return fit[0]
     if not present:
-        raise errors.MissingFrameworkError("torch", call)
+        raise errors.MissingFrameworkError("torch")
     if not seen and not fit:
         there = f"a device that is here ({'; '.join(present)})"
-        raise errors.UsageError("--device", device, there, call)
+        raise errors.UsageError("--device", device, there)
     got = "several frameworks that fit" if fit else f"no framework that fits ({'; '.join(seen)})"
-    raise errors.UsageError(name, got, "--framework torch or --framework jax", call)
+    raise errors.UsageError(name, got, "--framework torch or --framework jax")
 
 
 def _end(executor: Executor, script: Script, framework: str) -> str | None:

@@ -31,13 +31,13 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     trial: dict[str, Script]
     framework: str | None
     device: str
-    call: str
 
 
 class Loading(msgspec.Struct, frozen=True):
-    """The answer to it: what is known of the candidate, or the message of a `UsageError`."""
+    """The answer to it: what is known of the candidate, or the parts of a `UsageError`."""
 
-    outcome: Traits | str
+    traits: Traits | None = None
+    refusal: tuple[str, str | None, str | None] = ("", None, None)
 
 
 def main(end: int) -> None:
@@ -48,18 +48,17 @@ def main(end: int) -> None:
     load = channel.receive(Load)
     try:
         candidate = candidate_of(
-            load_target(load.target, load.call),
+            load_target(load.target),
             verbs=load.verbs,
             trial=load.trial,
             framework=load.framework,
             device=load.device,
             name=load.target.rpartition("/")[2],
-            call=load.call,
         )
     except errors.UsageError as error:
-        channel.send(Loading(str(error)))
+        channel.send(Loading(refusal=_parts(error)))
         return
-    channel.send(Loading(candidate.traits()))
+    channel.send(Loading(traits=candidate.traits()))
     executor = Executor(candidate.verbs, candidate.framework, candidate.device, takes_over=True)
     while True:
         try:
@@ -69,3 +68,12 @@ def main(end: int) -> None:
         for place, reply in enumerate(executor.perform(script, copies=False)):
             channel.send(Answer(place, reply))
         del script
+
+
+def _parts(error: errors.UsageError) -> tuple[str, str | None, str | None]:
+    if error.expected is None:
+        return str(error), None, None
+    where, got, expected = (
+        str(part).encode(errors="replace").decode() for part in (error.where, error.got, error.expected)
+    )
+    return where, got, expected

@@ -40,9 +40,8 @@ Group = list[Batch]
 
 
 def _population(ids: Ids, keys: Keys, count: int) -> list[Group]:
-    """Return each token alone, and all of them together with as many strangers."""
-    crowd = Batch(np.concatenate([ids, ids[::-1]]), np.concatenate([keys, np.full_like(keys, FILLER)]))
-    return [[Batch(ids[n : n + 1], keys[n : n + 1]) for n in range(ids.size)], [crowd]]
+    """Return each token alone; `among` has them with others."""
+    return [[Batch(ids[n : n + 1], keys[n : n + 1]) for n in range(ids.size)]]
 
 
 def among(ids: Ids, keys: Keys, count: int, size: int) -> Group:
@@ -97,9 +96,8 @@ def _layout(ids: Ids, keys: Keys, count: int) -> list[Group]:
 
 def _chunked(ids: Ids, keys: Keys, count: int) -> list[Group]:
     """Return chunks of a prefill, of sizes that do not divide the number of tokens."""
-    return [
-        [Batch(ids[n : n + size], keys[n : n + size]) for n in range(0, ids.size, size)] for size in (7, 100)
-    ]  # fmt: skip
+    cuts = [range(0, ids.size, size) for size in (7, 100)]
+    return [[Batch(ids[n : n + starts.step], keys[n : n + starts.step]) for n in starts] for starts in cuts]
 
 
 def _decode(ids: Ids, keys: Keys, count: int) -> list[Group]:

@@ -9,7 +9,7 @@ import dataclasses
 
 from xref.engine.steps import Form
 
-__all__ = ["Misformed", "Reused", "Rewritten", "Shared", "Unlike"]
+__all__ = ["Misformed", "Reused", "Rewritten", "Shared"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,17 +32,6 @@ class Shared:
     """An output lies in the memory of an input."""
 
     name: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Unlike:
-    """A repeated call gave other bits than the first."""
-
-    call: int
-    """Which of them, from 2."""
-    calls: int
-    kinds: int
-    """How many different outputs they had."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,27 +8,28 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 
 from xref.engine.candidate import Candidate
 from xref.engine.clock import CrashedError, limited
 from xref.engine.executor import Executor
 from xref.engine.keys import Keys, without_keys
-from xref.engine.process import Answer, Forked, die_with_parent, replies_from
+from xref.engine.process import Answer, Forked, die_with_parent, ending, replies_from
 from xref.engine.steps import Died, Replies, Reply, Script
 from xref.engine.wire import Channel
 
 __all__ = ["Local"]
 
 _SECONDS, _HAZARDOUS_SECONDS = 300.0, 10.0  # for a step of a script that does not say
-_SPARE = 2.0  # seconds for a child to say itself that its clock has rung
 
 
 class Local:
     """A candidate that is examined in this process.
 
-    Hazardous scripts are performed in a forked child where that is possible: JAX has threads of its own, and a GPU
-    belongs to the process that opened it. Elsewhere a clock ends a loop of Python, and nothing else.
+    Hazardous scripts are performed in a forked child where that is possible, all of them in one until it ends: JAX has
+    threads of its own, and a GPU belongs to the process that opened it. Elsewhere a clock ends a loop of Python, and
+    nothing else.
     """
 
     def __init__(self, candidate: Candidate, *, golden: bool = False) -> None:
@@ -36,6 +37,8 @@ class Local:
         self._framework = candidate.framework
         self._executor = Executor(candidate.verbs, candidate.framework, candidate.device)
         self._keys = Keys()
+        self._child: tuple[Forked, Channel] | None = None
+        self._ending: Callable[[], object] = lambda: None
         self._forks = hasattr(os, "fork") and self._framework.name == "torch" and candidate.device == "cpu"
 
     def perform(self, script: Script) -> Replies:
@@ -43,7 +46,7 @@ class Local:
         if script.hazardous and self._forks:
             return Replies(script, self._forked(without_keys(script)))
         drops, planned = self._keys.planned(script)
-        replies = Replies(script, list(self._performed(planned, copies=True))[drops:])
+        replies = Replies(script, list(self._performed(planned))[drops:])
         self._keys.note(script, replies)
         return replies
 
@@ -52,13 +55,14 @@ class Local:
         self._keys.forget()
 
     def close(self) -> None:
-        """Give the arrays back that are kept."""
+        """Give the arrays back that are kept, and end the forked child."""
+        self._end()
         self._executor.clear()
         self._keys.clear()
 
-    def _performed(self, script: Script, *, copies: bool) -> Iterator[Reply]:
+    def _performed(self, script: Script) -> Iterator[Reply]:
         seconds = script.seconds or (_HAZARDOUS_SECONDS if script.hazardous else _SECONDS)
-        replies = self._executor.perform(script, copies=copies)
+        replies = self._executor.perform(script)
         try:
             while True:
                 with limited(seconds):
@@ -70,24 +74,40 @@ class Local:
             yield Died(how=str(error), late=True)
 
     def _forked(self, script: Script) -> list[Reply]:
+        """Return the replies of the forked child, which serves one script after another until it ends."""
+        if self._child is None:
+            self._child = self._fork()
+        child, channel = self._child
+        seconds = script.seconds or _HAZARDOUS_SECONDS
+        replies: list[Reply] = []
+        try:
+            channel.send(script)
+            replies += replies_from(channel, child, script, lambda step: seconds)
+        except OSError:
+            replies.append(Died(how=ending(child)))
+        finally:
+            if len(replies) < len(script.steps) or isinstance(replies[-1], Died):
+                self._end()
+        return replies
+
+    def _fork(self) -> tuple[Forked, Channel]:
         ours, theirs = socket.socketpair()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # forking beside threads: nothing here needs them in the child
             pid = os.fork()
         if pid == 0:
-            self._in_child(script, Channel(theirs))
+            ours.close()
+            self._in_child(Channel(theirs))
         theirs.close()
-        child, channel = Forked(pid), Channel(ours)
-        seconds = (script.seconds or _HAZARDOUS_SECONDS) + _SPARE
-        try:
-            return list(replies_from(channel, child, script, lambda step: seconds))
-        finally:
-            child.kill()
-            child.wait()
-            channel.close()
+        child = Forked(pid), Channel(ours)
+        self._ending = weakref.finalize(self, _ended, *child)
+        return child
 
-    def _in_child(self, script: Script, channel: Channel) -> None:
-        code = 1
+    def _end(self) -> None:
+        self._child = None
+        self._ending()
+
+    def _in_child(self, channel: Channel) -> None:
         try:
             die_with_parent()
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -97,8 +117,15 @@ class Local:
             sys.stdout = sys.stderr = os.fdopen(silent, "w")  # they may be no files of 1 and 2, as in a notebook
             faulthandler.disable()
             self._framework.arrays.use_one_thread()
-            for place, reply in enumerate(self._performed(script, copies=False)):
-                channel.send(Answer(place, reply))
-            code = 0
+            while True:
+                script = channel.receive(Script)
+                for place, reply in enumerate(self._executor.perform(script, copies=False)):
+                    channel.send(Answer(place, reply))
         finally:
-            os._exit(code)  # no exit handlers: they are the parent's
+            os._exit(1)  # no exit handlers: they are the parent's
+
+
+def _ended(child: Forked, channel: Channel) -> None:
+    child.kill()
+    child.wait()
+    channel.close()

@@ -33,7 +33,7 @@ from xref.spec import Traits
 __all__ = ["Stand"]
 
 _LOADED_WITHIN = 1200.0  # seconds: a module may compile its kernels first
-_FIRST, _FIRST_SECONDS = 24, 300.0  # steps of a child in which anything may be compiled, and the seconds for each
+_FIRST, _FIRST_SECONDS = 24, 300.0  # calls of a child in which anything may be compiled, and the seconds for each
 _LEAST_SECONDS, _TIMES_LONGEST = 20.0, 20  # later: so long, or so many times the longest step so far
 _TAIL, _LINES = 8192, 12  # bytes of what the child wrote last that are looked at, and lines that are shown
 _CHILD = (
@@ -59,7 +59,6 @@ class Stand:
         trial: a small script for each verb, by which the framework is found where the code does not tell.
         framework: `torch` or `jax`; None finds it out.
         device: `cpu`, `cuda` or `tpu`.
-        call: what the user called, for the messages.
 
     Raises:
         UsageError: the target cannot be loaded, or is no candidate.
@@ -77,9 +76,8 @@ class Stand:
         trial: Mapping[str, Script],
         framework: str | None = None,
         device: str = "cpu",
-        call: str = "judge",
     ) -> None:
-        self._load = Load(target=target, verbs=verbs, trial=dict(trial), framework=framework, device=device, call=call)
+        self._load = Load(target=target, verbs=verbs, trial=dict(trial), framework=framework, device=device)
         self._keys = Keys()
         self._child: _Process | None = None
         self.deaths = 0
@@ -137,10 +135,10 @@ class Stand:
                 start_new_session=True,
             )
         self._channel, child = Channel(ours), self._child
-        self._steps, self._longest = 0, 0.0
+        self._calls, self._longest = 0, 0.0
         try:
             self._channel.send(self._load, seconds=_LOADED_WITHIN)
-            answer = self._channel.receive(Loading, seconds=_LOADED_WITHIN, alive=lambda: child.poll() is None).outcome
+            answer = self._channel.receive(Loading, seconds=_LOADED_WITHIN, alive=lambda: child.poll() is None)
         except TimeoutError:
             got = f"no answer within {_LOADED_WITHIN:g} s"
         except (EOFError, OSError):
@@ -151,14 +149,14 @@ class Stand:
             self._end()
             raise
         else:
-            if isinstance(answer, Traits):
-                return answer
+            if answer.traits is not None:
+                return answer.traits
             self._end()
-            raise errors.UsageError(answer)
+            raise errors.UsageError(*answer.refusal)
         said = self._said().strip().rpartition("\n")[2]
         self._end()
         shown = f"{got} while it was loaded" + (f" ({said})" if said else "")
-        raise errors.UsageError(errors.message(self._load.target, shown, "it to load", self._load.call))
+        raise errors.UsageError(self._load.target, shown, "it to load")
 
     def _performed(self, script: Script) -> Iterator[Reply]:
         child = self._child
@@ -170,9 +168,11 @@ class Stand:
             yield self._death(Died(how=ending(child)))
             return
         begun = time.monotonic()
-        for reply in replies_from(self._channel, child, script, lambda step: self._seconds(script, step)):
+        replies = replies_from(self._channel, child, script, lambda step: self._seconds(script, step))
+        for step, reply in zip(script.steps, replies, strict=False):
             now = time.monotonic()
-            self._steps, self._longest, begun = self._steps + 1, max(self._longest, now - begun), now
+            self._calls += isinstance(step, Run | Differentiate | Peak)
+            self._longest, begun = max(self._longest, now - begun), now
             if isinstance(reply, Raised) and (fault := _fault(reply)):
                 reply = Died(how=f"abort on the device ({fault})")
             if isinstance(reply, Died):
@@ -185,7 +185,7 @@ class Stand:
         if script.seconds:
             return script.seconds
         compiles = isinstance(step, Run | Differentiate | Peak) and (step.mode or getattr(step, "way", ""))
-        if self._steps < _FIRST or compiles:
+        if self._calls < _FIRST or compiles:
             return _FIRST_SECONDS
         return max(_LEAST_SECONDS, _TIMES_LONGEST * self._longest)
 

@@ -51,15 +51,15 @@ def judge(
     """
     found = operators.find(operator)
     chosen = checked(found, _CALL, options)
-    candidate = candidate_of(
-        target,
-        verbs=found.verbs,
-        trial=found.trial(),
-        framework=chosen.framework,
-        device=chosen.device,
-        name=name,
-        call=_CALL,
-    )
+    with errors.called(_CALL):
+        candidate = candidate_of(
+            target,
+            verbs=found.verbs,
+            trial=found.trial(),
+            framework=chosen.framework,
+            device=chosen.device,
+            name=name,
+        )
     judging = Judge(found, Local(candidate), chosen)
     judging.run(progress)
     return judging.report(in_process=True)
@@ -153,7 +153,10 @@ class Judge:
 
     def report(self, *, in_process: bool, interrupted: bool = False) -> JudgeReport:
         """Return what has been found; of an interrupted run, of the checks that were made."""
-        if interrupted:
+        if interrupted and not self.verdicts:
+            findings = self.examination.findings
+            for check in [check for check, found in findings.items() if not (found.cases or found.skipped)]:
+                del findings[check]
             self._settle()
         exam = self.examination.exam
         return JudgeReport(

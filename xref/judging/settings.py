@@ -9,6 +9,7 @@ from typing import Any
 
 from xref import errors
 from xref.judging.options import OptionsDict
+from xref.spec import Operator
 
 __all__ = ["settings", "with_settings"]
 
@@ -19,7 +20,7 @@ def _texts(values: Iterable[object]) -> bool:
 
 _SETTINGS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "expect-fail": ("a table of reasons", lambda value: isinstance(value, dict) and _texts(value.values())),
-    "out-of-range": ("a promise", lambda value: isinstance(value, str)),
+    "out-of-range": ("a promise", lambda _: True),
     "require": ("a list of checks or clauses", lambda value: isinstance(value, list) and _texts(value)),
 }
 
@@ -48,12 +49,19 @@ def settings(path: Path) -> dict[str, Any]:
     return found
 
 
-def with_settings(options: OptionsDict, path: Path = Path("pyproject.toml")) -> OptionsDict:
-    """Return options with those of a project's `pyproject.toml`: what is asked for counts more, or adds to it."""
+def with_settings(operator: Operator, options: OptionsDict, path: Path = Path("pyproject.toml")) -> OptionsDict:
+    """Return options with those of a project's `pyproject.toml`: what is asked for counts more, or adds to it.
+
+    Raises:
+        UsageError: as `settings` raises it, or the operator knows no such promise.
+    """
     found = settings(path)
     merged = options.copy()
-    if "out-of-range" in found:
-        merged.setdefault("out_of_range", found["out-of-range"])
+    promise, promises = found.get("out-of-range"), operator.promises.get("out_of_range", ("raise",))
+    if promise is not None and promise not in promises:
+        raise errors.UsageError("[tool.xref] out-of-range", repr(promise), f"one of {', '.join(promises)}")
+    if promise is not None:
+        merged.setdefault("out_of_range", promise)
     merged["require"] = (*found.get("require", ()), *options.get("require", ()))
     merged["expect_fail"] = {**found.get("expect-fail", {}), **(options.get("expect_fail") or {})}
     return merged

@@ -138,9 +138,7 @@ def test_a_path_that_is_not_there_is_refused(file):
 
 
 def test_a_folder_is_refused(tmp_path):
-    assert (
-        refused(read_table, tmp_path, None) == f"{tmp_path}: got a folder, expected a safetensors file"
-    )
+    assert refused(read_table, tmp_path, None) == f"{tmp_path}: got a folder, expected a safetensors file"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +149,7 @@ def test_a_truncated_file_is_refused(kept, file):
     file.write_bytes(whole[:kept])
     message = refused(read_table, file, None)
     assert message.startswith(f"{file}: got a file that does not open (")
-    assert message.endswith(f"), expected a sound safetensors file")
+    assert message.endswith("), expected a sound safetensors file")
 
 
 @pytest.mark.parametrize(
@@ -258,7 +256,7 @@ def test_text_that_is_no_text_is_refused(tmp_path):
     path.write_bytes(b"1 2 \xff\xfe")
     message = refused(weights.read_ids, path, 43)
     assert message.startswith(f"{path}: got bytes that are not text (")
-    assert message.endswith(f"), expected integers in UTF-8 text")
+    assert message.endswith("), expected integers in UTF-8 text")
 
 
 @pytest.mark.parametrize(
@@ -324,7 +322,7 @@ def test_ids_that_are_no_file_are_refused(there, got, tmp_path):
 def test_what_is_no_plain_file_is_refused_by_what_it_is(tmp_path):
     os.mkfifo(tmp_path / "pipe.npy")
     (tmp_path / "loop.npy").symlink_to(tmp_path / "loop.npy")
-    expected = f"expected a .npy or .txt file of token ids"
+    expected = "expected a .npy or .txt file of token ids"
     got = {"pipe.npy": "no plain file", "loop.npy": "an error (Too many levels of symbolic links)"}
     got["x" * 300] = "an error (File name too long)"
     for name, problem in got.items():
@@ -375,7 +373,7 @@ def test_a_npy_file_that_is_not_sound_is_refused_and_no_pickle_is_run(make, tmp_
     make(path)
     message = refused(weights.read_ids, path, 43)
     assert message.startswith(f"{path}: got a file that does not load (")
-    assert message.endswith(f"), expected a sound .npy file")
+    assert message.endswith("), expected a sound .npy file")
 
 
 def test_a_pickle_that_would_run_code_runs_none(tmp_path):

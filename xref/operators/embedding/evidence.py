@@ -13,7 +13,8 @@ from xref.inputs import Ids
 from xref.operators.embedding.bound import Exact
 
 if TYPE_CHECKING:
-    from xref.spec import Call
+    from xref.operators.embedding.calls.forward import Forward
+    from xref.operators.embedding.calls.gradient import Gradient
 
 __all__ = ["ForwardEvidence", "GradientEvidence"]
 
@@ -22,12 +23,12 @@ __all__ = ["ForwardEvidence", "GradientEvidence"]
 class ForwardEvidence:
     """A wrong output of the forward beside the right one."""
 
-    call: Call
-    """The `Forward` that gave `got`: the varied one, where the plain one is right."""
+    call: Forward
+    """What gave `got`: the varied one, where the plain one is right."""
     ids: Ids
-    """Any shape `S`, as they were asked for."""
+    """Any shape `S`."""
     table: Bits
-    """The table's bits, `[V, H]`; of a sparse table the rows that it holds."""
+    """The table's bits, `[V, H]`; of a sparse table the rows that it holds, of which `ids` are then the places."""
     got: Bits
     """Bits of the output, `S + (H,)`."""
     expected: Bits
@@ -38,8 +39,8 @@ class ForwardEvidence:
 class GradientEvidence:
     """A wrong gradient beside the exact sums."""
 
-    call: Call
-    """The `Gradient` that gave `got`: the varied one, where the plain one is right."""
+    call: Gradient
+    """What gave `got`: the varied one, where the plain one is right."""
     ids: Ids
     """Any shape `S`, as they were asked for."""
     cotangent: Bits

@@ -1,4 +1,4 @@
-"""Tables and ids by the name of their family: those of `xref.inputs`, and others that only candidates are tried with."""
+"""Tables and ids by the name of their family: those of `xref.inputs`, and others that candidates alone are tried on."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def verbs_of_gradient(framework: Framework) -> Mapping[str, Callable[..., Any]]:
     arrays = framework.arrays
 
     def options(cotangent: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        return {**given, "dtype": arrays.dtype_of(given.get("dtype") or arrays.form_of(cotangent)[1])}
+        return {**given, "dtype": arrays.dtype_of(given["dtype"]) if given.get("dtype") else cotangent.dtype}
 
     def backward(ids: Any, cotangent: Any, vocab: int, **given: Any) -> Any:
         return arrays.golden.grad_weight(ids, cotangent, vocab, **options(cotangent, given))

@@ -29,12 +29,14 @@ def suspects_of_row(row: Bits, value: int, rows: Bits, dtype: str) -> tuple[Susp
     Args:
         row: bits of `dtype`.
         value: the id.
-        rows: what a table of at least one row gives for each of its ids, `[V, H]`.
+        rows: what a table gives for each of its ids, `[V, H]`.
         dtype: of the result.
     """
     if (row == 0).all() or bits.is_nan(row, FORMATS[dtype]).all():
         what = "zeros" if (row == 0).all() else "NaN"
         return (Suspect(0.9, faults.BAD_IDS_FILLED.name, f"id {value} gave a row of {what}"),)
+    if not len(rows):
+        return (Suspect(0.8, faults.BAD_IDS_UNCHECKED.name, f"id {value} of an empty table gave a row"),)
     vocab = len(rows)
     held = set(np.flatnonzero((rows == row).all(axis=1)).tolist())
     gave = f"id {value} gave row {min(held, default=0)}"

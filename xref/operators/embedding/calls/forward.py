@@ -1,4 +1,4 @@
-"""Calls of the forward: plain, in other memory or another mode, and batches that surround its tokens with others."""
+"""Calls of the forward: plain, in other memory, in another mode, and again and again."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import msgspec
 import numpy as np
 
 from xref.bits import FORMATS, Bits
-from xref.engine.calls import Clauses, Invocation, judged_output, unmade
-from xref.engine.compare import Exactly, Rule, mismatch
-from xref.engine.conditions import FILLER, PLANS, Batch, Group, among, restore
+from xref.engine.calls import Clauses, Invocation, unmade
+from xref.engine.compare import Exactly, Rule
 from xref.engine.layouts import DENSE, SLICE, contents
-from xref.engine.steps import Output, Put, Raised, Replies, Reply, Run, Script, Step
+from xref.engine.steps import Output, Put, Raised, Replies, Run, Script
 from xref.inputs import Ids
 from xref.operators.embedding import faults
 from xref.operators.embedding.answers import exact_answer
@@ -25,7 +24,7 @@ from xref.operators.embedding.evidence import ForwardEvidence
 from xref.operators.embedding.families import ids_of, table_of
 from xref.spec import Call, Exam, Failure, Fault, Seen, Suspect
 
-__all__ = ["Batches", "Forward", "NarrowedTable"]
+__all__ = ["Forward", "NarrowedTable", "arrays_of", "suspects_of"]
 
 _OPTIONAL_SECONDS = 10.0  # for a transform that a kernel need not support: a compiler may unroll its loops
 _SHOWN = 8  # ids of a call in words
@@ -34,22 +33,13 @@ _HALVED = 1 << 16  # ids that are written out when a call is made smaller
 _TABLE_FAULTS = {
     "offset by one element": (faults.STORAGE_OFFSET_IGNORED,),
     "rows of a larger one": (faults.STORAGE_OFFSET_IGNORED,),
+    "columns of a larger one": (faults.STORAGE_OFFSET_IGNORED, faults.TABLE_STRIDES_IGNORED),
     "read-only": (),
 }
 _ID_FAULTS = {
     "offset by one": (faults.STORAGE_OFFSET_IGNORED,),
     SLICE: (faults.STORAGE_OFFSET_IGNORED,),
     "read-only": (),
-}
-_PLAN_FAULTS = {
-    "population": (faults.OTHER_PATH_BY_BATCH_SIZE,),
-    "position": (faults.POSITION_DEPENDENT,),
-    "neighbours": (faults.NEIGHBOUR_DEPENDENT,),
-    "padding": (faults.POSITION_DEPENDENT, faults.NEIGHBOUR_DEPENDENT),
-    "layout": (),
-    "chunked": (faults.OTHER_PATH_BY_BATCH_SIZE,),
-    "decode": (faults.OTHER_PATH_BY_BATCH_SIZE,),
-    "permuted": (faults.POSITION_DEPENDENT, faults.NEIGHBOUR_DEPENDENT),
 }
 _MODE_FAULTS = {"EMB-7/gradient": (faults.GRADIENT_MODE_DEPENDENT,), "EMB-7/settings": (faults.SETTING_DEPENDENT,)}
 
@@ -141,9 +131,9 @@ class Forward(Invocation, frozen=True, kw_only=True, tag="forward"):
         script = super().script(exam)
         return dataclasses.replace(script, seconds=_OPTIONAL_SECONDS) if self.refusable(exam) else script
 
-    def rule(self, script: Script) -> Rule:
+    def rule(self, script: Script) -> Exactly:
         """Return the exact rows, widened if the verb does that."""
-        ids, table = _arrays(script)
+        ids, table = arrays_of(script)
         answer = exact_answer(self.verb, ids, table, self.dtype)
         return Exactly(answer, FORMATS[result_dtype(self.verb, self.dtype)])
 
@@ -198,9 +188,8 @@ class Forward(Invocation, frozen=True, kw_only=True, tag="forward"):
 
     def evidence(self, script: Script, got: Bits, rule: Rule) -> Any:
         """Return the output beside the right one, with the ids and the rows that it is of."""
-        assert isinstance(rule, Exactly)
-        ids, table = _arrays(script)
-        return ForwardEvidence(self, ids, table, got, rule.bits)
+        ids, table = arrays_of(script)
+        return ForwardEvidence(self, ids, table, got, rule.bits if isinstance(rule, Exactly) else rule.low)
 
     # Smaller ones
 
@@ -246,124 +235,11 @@ class Forward(Invocation, frozen=True, kw_only=True, tag="forward"):
         return msgspec.structs.replace(self, shape=shape, ids=tuple(kept.reshape(-1).tolist()))
 
 
-def _arrays(script: Script) -> tuple[Ids, Bits]:
+def arrays_of(script: Script) -> tuple[Ids, Bits]:
     """Return the ids and the table of a script's plain call; of a table that is put in part, places of its rows."""
     ids = script.array("token_ids")
     put = next(step for step in script.steps if step.name == "weight" and isinstance(step, Put))
     return (ids if put.rows is None else np.searchsorted(put.rows, ids)), put.array
-
-
-class Batches(Forward, frozen=True, kw_only=True, tag="batches"):
-    """The plain call, and then batches that together have its tokens, each once, among others or in another order."""
-
-    plan: str
-    """A key of `xref.engine.conditions.PLANS`, and what follows `EMB-7/` in the check's id."""
-    group: int = 0
-    """Which of the plan's groups of batches."""
-    among: int = 0
-    """Tokens of one batch that holds all of the ids and strangers, in place of the plan's groups; 0: none."""
-
-    def __str__(self) -> str:
-        how = f"among {self.among} tokens" if self.among else f"group {self.group}"
-        return f"{super().__str__()}, condition {self.plan}, {how}"
-
-    def condition(self) -> str:
-        """Return the check of the plan."""
-        return f"EMB-7/{self.plan}"
-
-    def plain(self) -> Forward:
-        """Return the call that the batches are compared with."""
-        fields = {name: getattr(self, name) for name in Forward.__struct_fields__}
-        return Forward(**fields)
-
-    def batches(self) -> Group:
-        """Return the batches, of which each token has its place among the ids for a key."""
-        ids = self.token_ids().reshape(-1)
-        keys = np.arange(ids.size)
-        if self.among:
-            return among(ids, keys, self.vocab, self.among)
-        return PLANS[self.plan](ids, keys, self.vocab)[self.group]
-
-    def script(self, exam: Exam) -> Script:
-        """Return the plain call, and then the batches on the same table."""
-        script = super().script(exam)
-        steps: list[Step] = []
-        for n, batch in enumerate(self.batches()):
-            steps.append(Put(name=f"varied ids {n}", array=np.ascontiguousarray(batch.ids), layout=batch.layout))
-            steps.append(Run(name=f"batch {n}", verb=self.verb, arguments=(f"varied ids {n}", "weight")))
-        plain = len(script.steps) - 2  # both inputs are read at the end
-        return dataclasses.replace(script, steps=(*script.steps[:plain], *steps, *script.steps[plain:]))
-
-    def judge(self, script: Script, replies: Replies, exam: Exam) -> Seen:
-        """Judge the plain call, then whether each token's row in the batches has the same bits as there."""
-        seen = super().judge(script, replies, exam)
-        plain = seen.outputs.get(self.verb)
-        if plain is not None:
-            self._judge_batches(seen, script, _runs(script, replies), plain)
-        return seen
-
-    def _judge_batches(self, seen: Seen, script: Script, runs: list[Reply], plain: Bits) -> None:
-        batches, check = self.batches(), self.condition()
-        right = not seen.failures
-        device = runs[0].form[2] if isinstance(runs[0], Output) else ""
-        outputs: list[Bits] = []
-        for batch, reply in zip(batches, runs[1:], strict=True):
-            form = (*batch.ids.shape, self.hidden), result_dtype(self.verb, self.dtype), device
-            missing = unmade(seen, reply, check, batch.ids.size * self.hidden)
-            got = None if missing else judged_output(seen, reply, form, check, self.clauses)
-            if got is None:
-                if missing and right and seen.failures:
-                    seen.failures[-1].suspects = self._suspects()
-                return
-            outputs.append(got)
-        rows = plain.reshape(-1, self.hidden)
-        parts = [(batch.keys, got) for batch, got in zip(batches, outputs, strict=True)]
-        restored = restore(parts, rows.shape[0], str(self))
-        miss = mismatch(restored, rows, FORMATS[result_dtype(self.verb, self.dtype)])
-        if miss is None:
-            seen.ok(check, restored.size)
-            return
-        exact = self.rule(script)
-        assert isinstance(exact, Exactly)
-        due = exact.bits.reshape(rows.shape)
-        other = (restored != rows).any(axis=1)
-        # Where neither is right, it is not seen that what surrounds a token is what makes it wrong.
-        seen_so = bool(((rows == due) | (restored == due))[other].all(axis=1).any())
-        wrong = int(np.flatnonzero(other)[0])
-        at = next(n for n, batch in enumerate(batches) if (batch.keys == wrong).any())
-        evidence = self._evidence(batches[at], outputs[at], script)
-        if np.array_equal(outputs[at].reshape(evidence.expected.shape), evidence.expected):  # the plain call is wrong
-            evidence = ForwardEvidence(self.plain(), *_arrays(script), plain, exact.bits)
-        seen.fail(check, miss, restored.size, *(self._suspects() if seen_so else ()), evidence=evidence)
-
-    def _evidence(self, batch: Batch, got: Bits, script: Script) -> ForwardEvidence:
-        """Return one batch's output beside the exact one; its call is that batch alone."""
-        table = _arrays(script)[1]
-        ids = tuple(batch.ids.reshape(-1).tolist())
-        call = msgspec.structs.replace(self.plain(), ids=ids, shape=batch.ids.shape, id_layout=batch.layout)
-        return ForwardEvidence(call, batch.ids, table, got, exact_answer(self.verb, batch.ids, table, self.dtype))
-
-    def _suspects(self) -> tuple[Suspect, ...]:
-        strided = any(batch.layout != DENSE for batch in self.batches())
-        found = (faults.IDS_STRIDES_IGNORED,) if strided else _PLAN_FAULTS[self.plan]
-        return suspects_of(found, 0.55 if strided else 0.99, f"a token's row changes with EMB-7/{self.plan}")
-
-    def resized(self, name: str, size: int) -> Call | None:
-        """Return the call with fewer tokens, strangers, columns or rows."""
-        if name == "strangers":
-            return msgspec.structs.replace(self, among=self.tokens + size)
-        other = super().resized(name, size)
-        if isinstance(other, Batches) and self.among and name == "tokens":
-            return msgspec.structs.replace(other, among=self.among)
-        return other
-
-    def sizes(self) -> dict[str, int]:
-        """Return the number of strangers too, if there are any."""
-        return {**({"strangers": self.among - self.tokens} if self.among else {}), **super().sizes()}
-
-
-def _runs(script: Script, replies: Replies) -> list[Reply]:
-    return [replies[n] for n, step in enumerate(script.steps) if isinstance(step, Run)]
 
 
 class NarrowedTable(Call, frozen=True, kw_only=True, tag="narrowed-table"):

@@ -15,6 +15,7 @@ from xref.engine.layouts import DENSE
 from xref.engine.steps import Add, Output, Raised, Replies, Reply, Script, Step
 from xref.inputs import Ids, words
 from xref.operators.embedding import faults
+from xref.operators.embedding.calls import sums
 from xref.operators.embedding.calls.gradient import Gradient
 from xref.operators.embedding.evidence import GradientEvidence
 from xref.operators.embedding.goldens import ACCUMULATED, MOST_PARTS
@@ -104,29 +105,30 @@ class GradientBatches(Call, frozen=True, kw_only=True, tag="gradient-batches"):
         return _Batch(what, ((ids, cotangent),), msgspec.structs.replace(self.plain, **changes))
 
     def _layouts(self, exam: Exam, flat: Ids, elements: Bits) -> Iterator[_Batch]:
-        rows = next((size for size in (2, 4, 5, 7, 17) if flat.size % size == 0), 1)
+        rows = next((size for size in (16, 4, 5, 7, 17) if flat.size % size == 0), 1)
         # With JAX each shape is compiled anew.
-        for shape in [(rows, -1)] if exam.traits.framework == "jax" else [(-1, 1), (1, -1), (2 * rows, -1), (rows, -1)]:
-            if flat.size and flat.size % abs(shape[0]) == 0:
+        for shape in [(rows, -1)] if exam.traits.framework == "jax" else [(-1, 1), (1, -1), (rows, -1)]:
+            if flat.size:
                 ids = flat.reshape(shape)
                 yield self._batch(f"with ids {ids.shape}", ids, elements.reshape(*ids.shape, self.plain.hidden))
         yield self._batch("strided", flat, elements, layout="strided", id_layout="strided")
         yield self._batch("with transposed cotangents", flat, elements, layout="transposed")
 
     def _padded(self, exam: Exam, flat: Ids, elements: Bits) -> Iterator[_Batch]:
-        pad, zero = np.zeros_like(flat), np.zeros_like(elements)
         # With JAX all padded batches are of one size, since each is compiled anew.
-        left, right = (flat.size, flat.size) if exam.traits.framework == "jax" else (7, 9)
-        sides = {
-            "left": ([pad[:left], flat], [zero[:left], elements]),
-            "right": ([flat, pad[:right]], [elements, zero[:right]]),
-        }
-        for side, (ids, cotangent) in sides.items():
-            yield self._batch(f"padded on the {side}", np.concatenate(ids), np.concatenate(cotangent))
-        yield self._batch("beside a row of padding", np.stack([flat, pad]), np.stack([elements, zero]))
+        jax, size = exam.traits.framework == "jax", flat.size
+        for side, left, right in (("left", size if jax else 7, 0), ("right", 0, size if jax else 9)):
+            ids = np.pad(flat, (left, right))
+            yield self._batch(f"padded on the {side}", ids, np.pad(elements, ((left, right), (0, 0))))
+        ids, rows = np.pad(flat, (0, size)), 16 if jax and 2 * size % 16 == 0 else 2
+        cotangent = np.pad(elements, ((0, size), (0, 0)))
+        shaped = cotangent.reshape(rows, 2 * size // rows, self.plain.hidden)
+        yield self._batch("beside rows of padding", ids.reshape(shaped.shape[:2]), shaped)
         for row in (0, self.plain.vocab - 1) if exam.traits.golden else ():
             among = np.stack([flat, np.full_like(flat, row)], axis=1)
-            yield self._batch(f"among padding of id {row}", among, np.stack([elements, zero], axis=1))
+            yield self._batch(
+                f"among padding of id {row}", among, np.stack([elements, np.zeros_like(elements)], axis=1)
+            )
 
     def _permuted(self, exam: Exam, flat: Ids, elements: Bits) -> Iterator[_Batch]:
         orders = _orders(flat.size, _GOLDEN_ORDERS if exam.traits.golden else _ORDERS)
@@ -168,15 +170,17 @@ class GradientBatches(Call, frozen=True, kw_only=True, tag="gradient-batches"):
         if self.condition == "repeat":
             self._judge_repeats(seen, base, again, self._inputs(exam), exam)
             return seen
-        by_run = any(isinstance(run, Output) and run.array is not None and (run.array != base).any() for run in again)
+        runs = [run.array for run in again if isinstance(run, Output) and run.array is not None]
+        other = next((run for run in runs if run.shape == base.shape and (run != base).any()), None)
+        by_run = () if other is None else self._suspects_of_repeat(base, other, self._inputs(exam), exam)
         for n, batch in enumerate(self._batches(exam, *self._inputs(exam))):
-            reply = batch.reply(replies, f"varied {n} ")
-            if self._judge_batch(seen, batch, reply, base, by_run=by_run, exam=exam):
+            self._judge_batch(seen, batch, batch.reply(replies, f"varied {n} "), base, exam)
+            if seen.failures:
+                seen.failures[0].suspects = by_run or seen.failures[0].suspects
                 break
         return seen
 
-    def _judge_batch(self, seen: Seen, batch: _Batch, reply: Reply, base: Bits, *, by_run: bool, exam: Exam) -> bool:
-        """Return whether a variation fails, and record how it came out."""
+    def _judge_batch(self, seen: Seen, batch: _Batch, reply: Reply, base: Bits, exam: Exam) -> None:
         check = f"EMB-10/{self.condition}"
         got = batch.call.formed(seen, reply, check, exam)
         miss = None if got is None else mismatch(got, base, FORMATS[self.plain.result])
@@ -185,22 +189,21 @@ class GradientBatches(Call, frozen=True, kw_only=True, tag="gradient-batches"):
         elif got is not None:
             inputs = np.concatenate([ids for ids, _ in batch.parts]), np.concatenate([c for _, c in batch.parts])
             evidence = self._evidence(batch.call, inputs, got, exam)
-            suspects = tuple(self._suspects(batch, evidence, by_run=by_run))
+            suspects = tuple(self._suspects(batch, evidence, base))
             message = f"gradient{str(miss).removeprefix('out')} {batch.what}"
             seen.fail(check, message, got.size, *suspects, evidence=evidence)
-        return bool(seen.failures)
 
     def _evidence(self, call: Gradient, inputs: tuple[Ids, Bits], got: Bits, exam: Exam) -> GradientEvidence:
-        known = self.plain.known(*inputs)
-        missed = self.plain.misses(got, known, exam)
+        known = sums.known(self.plain, *inputs)
+        missed = sums.missed(self.plain, got, known, exam)
         off = missed.sums | missed.specials
         return GradientEvidence(call=call, ids=inputs[0], cotangent=inputs[1], exact=known, got=got, off=off)
 
-    def _suspects(self, batch: _Batch, evidence: GradientEvidence, *, by_run: bool) -> Iterator[Suspect]:
-        """Yield what it speaks for that a variation has other bits than the plain call."""
-        name = faults.GRADIENT_ORDER_BY_RUN.name
-        if by_run:
-            yield Suspect(0.9, name, "the same call again has other bits, too")
+    def _suspects(self, batch: _Batch, evidence: GradientEvidence, base: Bits) -> Iterator[Suspect]:
+        """Yield what it speaks for that a variation has other bits than the plain call, which always has the same."""
+        unnamed = np.setdiff1d(np.arange(len(base)), self.plain.arrays()[0])
+        if base[unnamed].any() or evidence.got[unnamed].any():
+            yield Suspect(0.9, faults.UNTOUCHED_ROWS_NOT_ZERO.name, "a row that no id names is not +0")
         elif evidence.off.any():
             strided = {
                 "cotangents": (batch.call.layout, faults.COTANGENT_STRIDES_IGNORED),
@@ -210,7 +213,8 @@ class GradientBatches(Call, frozen=True, kw_only=True, tag="gradient-batches"):
                 if layout != DENSE:
                     yield Suspect(0.9, fault.name, f"sums are wrong where the {what} are {layout}")
         elif self.condition in ("layout", "padding"):
-            yield Suspect(0.8, name, f"the sums are within the bound, and have other bits {batch.what}")
+            what = f"the sums are within the bound, and have other bits {batch.what}"
+            yield Suspect(0.8, faults.GRADIENT_ORDER_BY_RUN.name, what)
 
     def _judge_repeats(self, seen: Seen, base: Bits, again: list[Reply], inputs: tuple[Ids, Bits], exam: Exam) -> None:
         check, fmt = "EMB-10/repeat", FORMATS[self.plain.result]
@@ -224,15 +228,15 @@ class GradientBatches(Call, frozen=True, kw_only=True, tag="gradient-batches"):
             if got is not None and miss is None:
                 seen.ok(check, got.size)
             elif got is not None:
-                evidence = self._evidence(self.plain, inputs, got, exam)
-                suspects = self._suspects_of_repeat(base, got, evidence)
+                suspects = self._suspects_of_repeat(base, got, inputs, exam)
                 message = f"gradient{str(miss).removeprefix('out')} in call {number}"
-                seen.fail(check, message, base.size, *suspects, evidence=evidence)
+                seen.fail(check, message, base.size, *suspects)
             if seen.failures:
                 return
 
-    def _suspects_of_repeat(self, base: Bits, got: Bits, evidence: GradientEvidence) -> tuple[Suspect, ...]:
+    def _suspects_of_repeat(self, base: Bits, got: Bits, inputs: tuple[Ids, Bits], exam: Exam) -> tuple[Suspect, ...]:
         """Return what it speaks for that the same call has other bits the next time."""
+        evidence = self._evidence(self.plain, inputs, got, exam)
         one, two = (from_bits(bits, self.plain.result).astype(np.float64) for bits in (base, got))
         if not evidence.off.any():
             return (

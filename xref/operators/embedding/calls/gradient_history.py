@@ -19,6 +19,7 @@ from xref.engine.steps import Drop, NotMade, Output, Overwrite, Put, Raised, Rea
 from xref.inputs import Ids, make_ids
 from xref.operators.embedding import faults
 from xref.operators.embedding.calls.gradient import Gradient
+from xref.operators.embedding.calls.sums import answer
 from xref.operators.embedding.cotangents import make_cotangent
 from xref.spec import Call, Exam, Seen, Suspect
 
@@ -174,7 +175,7 @@ class GradientHistory(Call, frozen=True, kw_only=True, tag="gradient-history"):
         return seen
 
     def _judge_later(self, seen: Seen, made: list[_Made], replies: Replies, exam: Exam) -> None:
-        earlier: list[Bits] = []
+        earlier: list[tuple[_Made, Bits]] = []
         for each in made:
             reply = replies.of(each.name)
             if isinstance(reply, NotMade):
@@ -189,22 +190,24 @@ class GradientHistory(Call, frozen=True, kw_only=True, tag="gradient-history"):
             if seen.failures:
                 return
             if got is not None:
-                earlier.append(got)
+                earlier.append((each, got))
 
-    def _suspects(self, made: _Made, got: Bits, earlier: list[Bits]) -> Iterator[Suspect]:
+    def _suspects(self, made: _Made, got: Bits, earlier: list[tuple[_Made, Bits]]) -> Iterator[Suspect]:
         """Yield what it speaks for that a later call is wrong where the plain one, before, was right."""
-        alike = [each for each in earlier if each.shape == got.shape]
-        if any(np.array_equal(each, got) for each in alike):
-            yield Suspect(0.97, faults.STALE_CACHE.name, f"what an earlier call gave comes back: {made.what}")
+        alike = [(each, bits) for each, bits in earlier if bits.shape == got.shape]
+        outdated = itertools.chain.from_iterable(
+            (bits, answer(made.call, each.ids, made.cotangent), answer(made.call, made.ids, each.cotangent))
+            for each, bits in alike
+        )
+        if any(np.array_equal(each, got) for each in outdated):
+            yield Suspect(0.97, faults.STALE_CACHE.name, f"what an earlier call was given comes back: {made.what}")
             return
-        values = [from_bits(each, self.plain.result).astype(np.float64) for each in (got, *alike)]
-        right = from_bits(made.call.answer(made.ids, made.cotangent), self.plain.result).astype(np.float64)
+        values = [from_bits(each, self.plain.result).astype(np.float64) for each in (got, *(bits for _, bits in alike))]
+        right = from_bits(answer(made.call, made.ids, made.cotangent), self.plain.result).astype(np.float64)
         if alike and any(np.array_equal(values[0], right + each) for each in (values[-1], sum(values[1:]))):
             yield Suspect(0.97, faults.GRADIENT_ACCUMULATES_ACROSS_CALLS.name, "a gradient holds those before it, too")
         elif made.what == "the same call again":
             yield Suspect(0.8, faults.CALL_COUNT_DEPENDENT.name, "the same call was right before")
-        else:
-            yield Suspect(0.9, faults.STALE_CACHE.name, f"right at first, and wrong after other calls: {made.what}")
 
     def _judge_held(self, seen: Seen, made: list[_Made], replies: Replies) -> None:
         """Judge whether gradients stay what they were, whatever is asked for later."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from xref.bits import FORMATS
-from xref.engine.layouts import DENSE
+from xref.engine.layouts import DENSE, TABLE_LAYOUTS
 from xref.engine.steps import Count, Died, Peak, Put, Raised, Replies, Script
 from xref.inputs import make_table
 from xref.operators.embedding import faults
-from xref.operators.embedding.clauses import result_dtype
+from xref.operators.embedding.clauses import result_dtype, verbs_of
 from xref.spec import Call, Exam, Seen, Suspect
 
 __all__ = ["FIXED_OVERHEAD", "PeakMemory"]
@@ -34,6 +34,17 @@ class PeakMemory(Call, frozen=True, kw_only=True, tag="peak-memory"):
     """Of the table, a key of `xref.engine.layouts.TABLE_LAYOUTS`."""
     mode: str = ""
     """A grad mode of the framework; empty: none."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no report holds.
+
+        Raises:
+            ValueError: no verb takes such a table, or it can have no such layout.
+        """
+        if self.dtype not in FORMATS or self.verb not in (*verbs_of(self.dtype), "grad_rows"):
+            raise ValueError(f"{self.verb} of {self.dtype}, expected a verb and a table dtype that it takes")
+        if self.layout not in (DENSE, *TABLE_LAYOUTS):
+            raise ValueError(f"layout {self.layout}, expected that of a report")
 
     @property
     def hidden(self) -> int:

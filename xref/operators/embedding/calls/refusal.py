@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,22 +11,32 @@ import numpy as np
 
 from xref import bits, errors
 from xref.bits import FORMATS, Bits
-from xref.engine.layouts import DENSE
+from xref.engine.layouts import DENSE, ID_LAYOUTS
 from xref.engine.steps import Died, NotMade, Output, Put, Raised, Read, Replies, Run, Script
 from xref.inputs import make_table
 from xref.operators.embedding import faults
 from xref.operators.embedding.answers import exact_answer
 from xref.operators.embedding.calls.bad_ids import HIDDEN, is_sum, suspects_of_row, suspects_of_sums
+from xref.operators.embedding.clauses import VERBS
 from xref.spec import Call, Exam, Seen, Suspect
 
-__all__ = ["Refusal"]
+__all__ = ["BACKWARD", "Refusal"]
 
+BACKWARD = "backward"
+_MOST = 1 << 20  # rows, and ids, in a record
 _SECONDS = 20.0  # for a step: a kernel that compiles for each shape may take its time, and an endless one ends
 _REWRITTEN = {
     "weight": faults.TABLE_REWRITTEN.name,
     "token_ids": faults.IDS_REWRITTEN.name,
     "cotangent": faults.COTANGENT_REWRITTEN.name,
 }
+
+
+@functools.lru_cache(maxsize=16)
+def _table(vocab: int, dtype: str) -> Bits:
+    table = make_table("gaussian", vocab, HIDDEN, FORMATS[dtype])
+    table.flags.writeable = False
+    return table
 
 
 class Refusal(Call, frozen=True, kw_only=True, tag="refusal"):
@@ -46,6 +57,26 @@ class Refusal(Call, frozen=True, kw_only=True, tag="refusal"):
     mode: str = ""
     """A grad mode or setting of the framework; empty: none."""
 
+    def __post_init__(self) -> None:
+        """Refuse what no report holds.
+
+        Raises:
+            ValueError: a name is not known, a size is none, or the ids are no bad ones of their dtype.
+        """
+        if self.verb not in (*VERBS, BACKWARD) or self.dtype not in FORMATS or self.layout not in (DENSE, *ID_LAYOUTS):
+            raise ValueError(f"{self.verb}, {self.dtype}, {self.layout}, expected a verb, a table dtype and a layout")
+        size = int(np.prod(self.shape, dtype=object))
+        if not 0 <= self.vocab <= _MOST or min((*self.shape, 0)) < 0 or size > _MOST:
+            raise ValueError(f"{self.vocab} rows, ids {self.shape}, expected sizes of a report")
+        if not all(0 <= place < size for place, _ in self.values):
+            raise ValueError(f"{self.values} among {size} ids, expected places of them")
+        if self.integers:
+            fits, ids = np.iinfo(self.id_dtype), [max(min(self.vocab, size) - 1, 0), *(value for _, value in self.values)]
+            if not self.bad() or min(0, *ids) < fits.min or max(ids) > fits.max:
+                raise ValueError(f"ids {ids} of {self.id_dtype} for {self.vocab} rows, expected one out of range")
+        elif self.id_dtype not in FORMATS and np.dtype(self.id_dtype).kind not in "bc":
+            raise ValueError(f"ids of {self.id_dtype}, expected a dtype of numbers")
+
     @classmethod
     def of(cls, ids: Any, vocab: int, **fields: Any) -> Refusal:
         """Return the call with these ids, nested sequences of integers."""
@@ -63,18 +94,21 @@ class Refusal(Call, frozen=True, kw_only=True, tag="refusal"):
     def flat(self) -> list[int]:
         """Return the ids in row-major order."""
         size = int(np.prod(self.shape, dtype=np.int64))
-        ids = [n % max(self.vocab, 1) for n in range(size)]
+        usual = list(range(min(self.vocab, size))) or [0]
+        ids = (usual * (size // len(usual) + 1))[:size]
         for place, value in self.values:
             ids[place] = value
         return ids
 
     def bad(self) -> list[int]:
         """Return the places of ids out of range in row-major order."""
-        return [n for n, value in enumerate(self.flat()) if not 0 <= value < self.vocab]
+        if not self.vocab:
+            return list(range(int(np.prod(self.shape, dtype=np.int64))))
+        return [place for place, value in self.values if not 0 <= value < self.vocab]
 
     def error(self) -> Exception:
         """Return the exception that a golden must raise."""
-        call = "grad_weight" if self.verb == "backward" else self.verb
+        call = "grad_weight" if self.verb == BACKWARD else self.verb
         if not self.integers:
             return errors.bad_type("token_ids", f"dtype {self.id_dtype}", "an integer dtype", call)
         ids, bad = self.flat(), self.bad()
@@ -89,10 +123,10 @@ class Refusal(Call, frozen=True, kw_only=True, tag="refusal"):
 
     def script(self, exam: Exam) -> Script:
         """Return the call, and its inputs read back: an exception is no reason to change them."""
-        table = make_table("gaussian", self.vocab, HIDDEN, FORMATS[self.dtype])
-        other = Put(name="weight", array=table, dtype=self.dtype, key=f"refusal {self.dtype} {self.vocab}")
+        table, key = _table(self.vocab, self.dtype), f"refusal {self.dtype} {self.vocab}"
+        other = Put(name="weight", array=table, dtype=self.dtype, key=key)
         arguments: tuple[str | int, ...] = ("token_ids", "weight")
-        if self.verb == "backward":
+        if self.verb == BACKWARD:
             other = Put(name="cotangent", array=self._cotangent(), dtype=self.dtype)
             arguments = ("token_ids", "cotangent", self.vocab)
         run = Run(name="out", verb=self.verb, arguments=arguments, mode=self.mode)
@@ -170,7 +204,7 @@ class Refusal(Call, frozen=True, kw_only=True, tag="refusal"):
                 self._fail(seen, f"{self._kind()}: got {got}, expected {expected}", (), raised=out.line)
         elif self.integers and exam.out_of_range == "poison":
             self._fail(seen, f"{self._kind()}: got {got}, expected rows of NaN", (), raised=out.line)
-        elif self.verb != "backward" and self._due() not in out.bases:  # of a backward no kind of error is asked
+        elif self.verb != BACKWARD and self._due() not in out.bases:  # of a backward no kind of error is asked
             suspect = Suspect(0.9, faults.REFUSES_WITH_ANOTHER_ERROR.name, f"the exception is {out.type}")
             self._fail(seen, f"{self._kind()}: got {got}, expected {self._due()}", (suspect,), raised=out.line)
 
@@ -178,7 +212,7 @@ class Refusal(Call, frozen=True, kw_only=True, tag="refusal"):
         return "IndexError" if self.integers else "TypeError"
 
     def _judge_result(self, seen: Seen, out: Output, script: Script, exam: Exam) -> None:
-        if self.verb == "backward" and not exam.traits.golden:
+        if self.verb == BACKWARD and not exam.traits.golden:
             self._judge_gradient(seen, out, script)
             return
         if self.integers and exam.out_of_range == "poison" and not exam.traits.golden:
@@ -192,7 +226,7 @@ class Refusal(Call, frozen=True, kw_only=True, tag="refusal"):
         """Return what the row that came back for the first bad id is consistent with."""
         if not self.integers:
             return (Suspect(0.9, faults.NON_INTEGER_IDS_TAKEN.name, f"ids of {self.id_dtype} gave a result"),)
-        if out.array is None or out.form[0] != (*self.shape, HIDDEN) or not self.vocab or self.verb == "backward":
+        if out.array is None or out.form[0] != (*self.shape, HIDDEN) or self.verb == BACKWARD:
             return (Suspect(0.7, faults.BAD_IDS_UNCHECKED.name, "an id out of range gave a result"),)
         rows = exact_answer(self.verb, np.arange(self.vocab), script.array("weight"), self.dtype)
         place = self.bad()[0]
@@ -264,7 +298,8 @@ class Refusal(Call, frozen=True, kw_only=True, tag="refusal"):
 
     def __str__(self) -> str:
         ids, bad = self.flat(), self.bad()
-        what = str(ids) if len(ids) <= 8 or not bad else f"{ids[bad[0]]} at {bad[0]} of {len(ids)}"
+        what = f"{ids[bad[0]]} at {bad[0]} of {len(ids)}" if bad else f"{len(ids)} of them"
+        what = str(ids) if len(ids) <= 8 else what
         how = [f"{'x'.join(map(str, self.shape)) or '0-dimensional'}"] if len(self.shape) != 1 else []
         how += [each for each in (self.id_dtype, self.layout, self.mode) if each not in ("int64", DENSE, "")]
         return ", ".join([self.verb, f"{self.dtype} table of {self.vocab} rows", f"ids: {what}", *how])

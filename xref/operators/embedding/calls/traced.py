@@ -12,7 +12,7 @@ from xref.engine.steps import Differentiate, NotMade, Put, Raised, Replies, Run,
 from xref.inputs import make_table
 from xref.operators.embedding.answers import exact_answer
 from xref.operators.embedding.calls.bad_ids import suspects_of_row, suspects_of_sums
-from xref.operators.embedding.clauses import CLAUSES_OF_EVERY_CALL, result_dtype
+from xref.operators.embedding.clauses import CLAUSES_OF_EVERY_CALL, result_dtype, verbs_of
 from xref.spec import Call, Exam, Seen
 
 __all__ = ["TracedRefusal"]
@@ -29,6 +29,15 @@ class TracedRefusal(Call, frozen=True, kw_only=True, tag="traced-refusal"):
     """Table dtype."""
     gradient: bool = False
     """Whether the framework differentiates the verb, with cotangents that are all 1."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no report holds.
+
+        Raises:
+            ValueError: no verb takes such a table.
+        """
+        if self.dtype not in FORMATS or self.verb not in verbs_of(self.dtype):
+            raise ValueError(f"{self.verb} of {self.dtype}, expected a verb and a table dtype that it takes")
 
     def script(self, exam: Exam) -> Script:
         """Return the traced call."""

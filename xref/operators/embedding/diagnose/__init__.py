@@ -6,14 +6,14 @@ differs from every other, so a wrong row tells where it came from, and an elemen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
 
 from xref import exact
 from xref.bits import FORMATS
-from xref.engine.evidence import Misformed, Reused, Rewritten, Shared, Unlike
+from xref.engine.evidence import Misformed, Reused, Rewritten, Shared
 from xref.engine.steps import Died, Raised
 from xref.operators.embedding import clauses, faults
 from xref.operators.embedding.calls.forward import Forward
@@ -53,11 +53,9 @@ def _found(call: Call, failure: Failure, make: closer.Make) -> Iterator[Found]:
         case ForwardEvidence():
             yield from _from_forward(call, failure, evidence, make)
         case GradientEvidence():
-            yield from from_gradient(evidence)
+            yield from _weighed(from_gradient(evidence), failure)
             if isinstance(call, Gradient):
                 yield from closer.from_repeats(call, failure, make)
-        case Unlike() if isinstance(call, Forward):
-            yield from closer.from_unlike(call, failure, make)
         case Raised() if isinstance(call, Forward | Gradient):
             yield from closer.from_exception(call, evidence, make)
         case Died():
@@ -73,6 +71,12 @@ def _found(call: Call, failure: Failure, make: closer.Make) -> Iterator[Found]:
             yield 0.97, faults.OUTPUT_BUFFER_REUSED, "an output has other bits after a later call"
 
 
+def _weighed(found: Iterable[Found], failure: Failure) -> Iterator[Found]:
+    """Yield what content speaks for, behind what the variation of a call does whose plain one is right."""
+    most = max((suspect.weight for suspect in failure.suspects), default=1.0)
+    yield from ((most * weight, fault, seen) for weight, fault, seen in found)
+
+
 _REWRITTEN = {
     "weight": faults.TABLE_REWRITTEN,
     "token_ids": faults.IDS_REWRITTEN,
@@ -86,8 +90,7 @@ def _from_form(call: Call, evidence: Misformed, make: closer.Make) -> Iterator[F
         yield 0.9, faults.WRONG_DTYPE, f"the output is {dtype}, and not {due_dtype}"
     elif shape != due:
         yield 0.9, faults.WRONG_SHAPE, f"the output has the shape {shape}, and not {due}"
-        small = isinstance(call, Forward | Gradient) and (not call.shape or 0 in call.shape)
-        if small and closer.is_right(make(closer.ordinary(call))):
+        if 0 in (len(due) - 1, *due[:-1]) and closer.is_right(closer.ordinary(call, make)):
             yield 0.97, faults.EMPTY_OR_SCALAR_IDS_FAIL, "only ids of no dimension, or none, give another shape"
 
 
@@ -95,13 +98,14 @@ def _from_forward(call: Call, failure: Failure, evidence: ForwardEvidence, make:
     if evidence.table.shape[0] < evidence.call.vocab:  # it holds some of its rows
         yield from _from_small_table(evidence, failure, make)
         return
-    yield from _from_content(evidence)
-    if isinstance(call, Forward):
-        repeats = list(closer.from_repeats(call, failure, make))
-        yield from repeats
-        if not repeats and call.layout == call.id_layout == "dense" and not call.mode:
-            yield from closer.from_id_dtype(call, evidence.ids, make)
-            yield from closer.from_batch(call, evidence, make)
+    yield from _weighed(_from_content(evidence), failure)
+    if not isinstance(call, Forward):
+        return
+    repeats = list(closer.from_repeats(call, failure, make))
+    yield from repeats
+    if not repeats and type(call) is Forward and call == call.plain():
+        yield from closer.from_id_dtype(call, evidence.ids, make)
+        yield from closer.from_batch(call, evidence, make)
 
 
 def _from_small_table(evidence: ForwardEvidence, failure: Failure, make: closer.Make) -> Iterator[Found]:

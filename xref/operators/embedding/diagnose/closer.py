@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from xref.bits import FORMATS, from_bits
-from xref.engine.evidence import Unlike
+from xref.bits import from_bits
 from xref.engine.steps import Raised
 from xref.operators.embedding import faults
 from xref.operators.embedding.calls.forward import Forward
@@ -22,9 +21,7 @@ from xref.operators.embedding.diagnose.rows import Found
 from xref.operators.embedding.evidence import ForwardEvidence, GradientEvidence
 from xref.spec import Call, Failure, Seen
 
-__all__ = [
-    "Make", "from_batch", "from_exception", "from_id_dtype", "from_repeats", "from_unlike", "is_right", "ordinary",
-]  # fmt: skip
+__all__ = ["Make", "from_batch", "from_exception", "from_id_dtype", "from_repeats", "is_right", "ordinary"]
 
 Make = Callable[[Call], Seen]
 
@@ -74,23 +71,6 @@ def from_repeats(call: Call, failure: Failure, make: Make) -> Iterator[Found]:
         yield 0.97, faults.GRADIENT_ORDER_BY_RUN, what
 
 
-def from_unlike(call: Call, failure: Failure, make: Make) -> Iterator[Found]:
-    """Tell calls that are counted from those that differ in no order."""
-    unlike = failure.evidence
-    if unlike.kinds > 2:
-        what = f"{unlike.calls} calls had {unlike.kinds} different outputs"
-        yield 0.97, faults.RUN_TO_RUN, what
-        return
-    again = make(call)
-    other = again.failed(failure.check)
-    if is_right(again) or unlike.calls > 3:
-        yield 0.97, faults.CALL_COUNT_DEPENDENT, f"call {unlike.call} of {unlike.calls} had other bits"
-        return
-    settled = other is None or not isinstance(other.evidence, Unlike) or other.evidence.kinds <= 2
-    yield 0.7 if settled else 0.97, faults.RUN_TO_RUN, "the same calls have other bits from run to run"
-    yield 0.75 if settled else 0.5, faults.CALL_COUNT_DEPENDENT, f"call {unlike.call} had other bits"
-
-
 def from_id_dtype(call: Forward, ids: Any, make: Make) -> Iterator[Found]:
     """Make the same call with ids of a usual dtype."""
     if call.id_dtype in _USUAL or ids.size > _WRITTEN:
@@ -106,29 +86,32 @@ def from_batch(call: Forward, seen: ForwardEvidence, make: Make) -> Iterator[Fou
         return
     wrong = np.flatnonzero((seen.got != seen.expected).reshape(seen.ids.size, -1).any(axis=1))
     few = tuple(seen.ids.reshape(-1)[wrong[:_FEW]].tolist())
-    if is_right(make(msgspec.structs.replace(call, ids=few, shape=(len(few),)))):
-        what = f"tokens that are wrong among {seen.ids.size} are right in a call of {len(few)}"
-        yield 0.7 if wrong.size == seen.ids.size else 0.52, faults.OTHER_PATH_BY_BATCH_SIZE, what
+    if not is_right(make(msgspec.structs.replace(call, ids=few, shape=(len(few),)))):
+        return
+    what = f"tokens that are wrong among {seen.ids.size} are right in a call of {len(few)}"
+    if 0 < wrong[0] == seen.ids.size - wrong.size:
+        yield 0.9, faults.TOKENS_PAST_A_TILE_WRONG, f"{what}: those from {wrong[0]} on"
+    yield 0.7 if wrong.size == seen.ids.size else 0.52, faults.OTHER_PATH_BY_BATCH_SIZE, what
 
 
-def ordinary(call: Forward | Gradient) -> Forward | Gradient:
-    """Return a call of a few ids in one dimension, and nothing unusual."""
+def ordinary(call: Call, make: Make) -> Seen:
+    """Make a call of a few ids in one dimension, and nothing unusual; return what it shows."""
+    if not isinstance(call, Forward | Gradient):
+        return Seen()
     usual = call.id_dtype if call.id_dtype in _USUAL else "int32"
-    return msgspec.structs.replace(
-        call, ids="zipf", shape=(6,), id_dtype=usual, vocab=max(call.vocab, 10), hidden=max(call.hidden, 1)
-    )
+    sizes = {"shape": (6,), "vocab": max(call.vocab, 10), "hidden": max(call.hidden, 1)}
+    return make(msgspec.structs.replace(call, ids="zipf", id_dtype=usual, **sizes))
 
 
 def from_exception(call: Forward | Gradient, reply: Raised, make: Make) -> Iterator[Found]:
     """Tell what raises on all ids from what raises on unusual ones."""
-    gradient = isinstance(call, Gradient)
-    if reply.unconnected and gradient:
+    if reply.unconnected and isinstance(call, Gradient):
         yield 0.97, faults.GRADIENT_LOST, "there is no gradient to be asked for"
         return
-    seen = make(ordinary(call))
+    seen = ordinary(call, make)
     if is_right(seen) and (not call.shape or 0 in call.shape):
         yield 0.97, faults.EMPTY_OR_SCALAR_IDS_FAIL, "ids of no dimension, or none, raise, and others do not"
     elif is_right(seen) and call.id_dtype not in _USUAL:
         yield 0.7, faults.ID_DTYPE_MISREAD, f"ids of {call.id_dtype} raise, and those of int32 do not"
-    elif gradient:
+    elif isinstance(call, Gradient):
         yield 0.97 if seen.failures else 0.8, faults.GRADIENT_RAISES, f"it raises {reply.type}"

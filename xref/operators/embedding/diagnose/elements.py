@@ -59,9 +59,12 @@ def from_elements(wrong: Wrong) -> Iterator[Found]:
         (zero & got_zero, faults.NEGATIVE_ZERO_LOST, "a zero has the other sign"),
         (subnormal & got_zero, faults.SUBNORMALS_FLUSHED, "a subnormal became zero"),
     ]
+    spared = bit.is_subnormal(wrong.expected[~wrong.differs], fmt).any()
     for mask, fault, how in kinds:
         if mask.any():
-            yield 0.95 if share(mask) > 0.999 else 0.35 + 0.4 * share(mask), fault, f"{how}: {first(mask)}"
+            weight = 0.95 if share(mask) > 0.999 else 0.35 + 0.4 * share(mask)
+            doubt = 0.5 if spared and fault is faults.SUBNORMALS_FLUSHED else 1.0
+            yield weight * doubt, fault, f"{how}: {first(mask)}"
     ordinary = ~(nan | infinite | zero | subnormal | poisoned)
     if ordinary.any():
         yield from _from_ordinary(got[ordinary], expected[ordinary], fmt)

@@ -101,7 +101,7 @@ def likenesses(parts: list[int], got: int, source: FloatFormat, target: FloatFor
     """Return what one element of a gradient is like, by fault; `parts` are its contributions in token order."""
     values = [_value(part, source) for part in parts]
     here, total = _value(got, target), sum(values)
-    unit = 2.0 ** -target.mantissa_bits
+    unit = 2.0**-target.mantissa_bits
     ratio = here / total if total else 0.0
     cast = math.nan
     if source.width > target.width:

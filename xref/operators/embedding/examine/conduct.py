@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from xref.operators.embedding.calls.memory import PeakMemory
-from xref.operators.embedding.calls.refusal import Refusal
+from xref.operators.embedding.calls.refusal import BACKWARD, Refusal
 from xref.operators.embedding.calls.traced import TracedRefusal
 from xref.operators.embedding.clauses import main_dtypes, pairs, verbs_of
-from xref.spec import Call, Exam, Skip, Tier, check
+from xref.spec import Call, Check, Exam, Skip, Tier, check
 
 __all__ = ["BAD_IDS", "memory", "memory_of_strided", "refusals", "traced_refusals"]
 
@@ -96,14 +96,14 @@ def _at_every_place(tier: Tier) -> Iterator[Refusal]:
 
 
 def _of_few_shapes(tier: Tier) -> Iterator[Refusal]:
-    """Yield bad ids of every kind in few shapes, for a framework that compiles each."""
+    """Yield bad ids in few shapes, for a framework that compiles each: one of each kind first."""
     rows = _FEW_ROWS
-    for bad in (rows, -1, 10**6, rows + 1, -rows, -rows - 1, 2**31 - 1, -(2**31)):
-        for place in (0, 16, 32):
-            yield _among(bad, place, 33, rows, "int32")
-    for bad in (rows, -1, 2**32 + 1, 1 - 2**32, 2**62 + 1, 2**63 - 1, -(2**63)):
-        yield _among(bad, 16, 33, rows)
-    yield _bad(range(rows, rows + 33), rows, "int32")
+    yield _among(rows, 0, 33, rows, "int32")
+    yield _among(-1, 0, 33, rows, "int32")
+    yield _among(2**32 + 1, 16, 33, rows)
+    for id_dtype in ("bool", "float32", "float16", "bfloat16", "complex64"):
+        yield _bad([n % 2 for n in range(33)], rows, id_dtype)
+    yield _bad([0] * 33, 0, "int32")
     for bad in (rows, -1):
         yield _among(bad, 16, 33, rows, "int32", shape=(3, 11))
         yield _among(bad, 0, 1, rows, "int32", shape=())
@@ -112,9 +112,12 @@ def _of_few_shapes(tier: Tier) -> Iterator[Refusal]:
     for id_dtype, bad in (("int8", 127), ("int8", -128), ("uint8", 200), ("int16", -300), ("uint16", 65535),
                           ("uint32", 2**31), ("uint64", 2**32 + 1), ("uint64", 2**64 - 1)):  # fmt: skip
         yield _among(bad, 16, 33, rows, id_dtype)
-    for id_dtype in ("bool", "float32", "float16", "bfloat16", "complex64"):
-        yield _bad([n % 2 for n in range(33)], rows, id_dtype)
-    yield _bad([0] * 33, 0, "int32")
+    for bad in (rows, -1, 1 - 2**32, 2**62 + 1, 2**63 - 1, -(2**63)):
+        yield _among(bad, 16, 33, rows)
+    for bad in (rows, -1, 10**6, rows + 1, -rows, -rows - 1, 2**31 - 1, -(2**31)):
+        for place in (0, 16, 32):
+            yield _among(bad, place, 33, rows, "int32")
+    yield _bad(range(rows, rows + 33), rows, "int32")
 
 
 @check("EMB-4", judgment="conduct", text="ids out of range, and ids that are no integers, are refused")
@@ -130,7 +133,7 @@ def refusals(exam: Exam) -> Iterator[Call | Skip]:
         )
     # Where every shape is compiled anew, one dtype: the ids are what is judged.
     dtypes = main_dtypes(exam.dtypes)[: 1 if traits.traces else None]
-    differentiates = "backward" in traits.verbs and (exam.out_of_range == "raise" or traits.golden)
+    differentiates = BACKWARD in traits.verbs and (exam.out_of_range == "raise" or traits.golden)
     for bad in _of_few_shapes(exam.tier) if traits.traces else (*_of_every_kind(exam), *_at_every_place(exam.tier)):
         for dtype in dtypes:
             for verb in verbs_of(dtype):
@@ -138,7 +141,7 @@ def refusals(exam: Exam) -> Iterator[Call | Skip]:
                     yield msgspec.structs.replace(bad, verb=verb, dtype=dtype)
         # A gradient of no rows has none that could be a wrong one.
         if differentiates and bad.integers and bad.vocab and not bad.mode:
-            yield msgspec.structs.replace(bad, verb="backward")
+            yield msgspec.structs.replace(bad, verb=BACKWARD)
 
 
 @check("EMB-4/traced", judgment="conduct", text="under a trace, ids out of range give rows of NaN")
@@ -153,8 +156,17 @@ def traced_refusals(exam: Exam) -> Iterator[Call | Skip]:
         if verb not in traits.verbs:
             continue
         yield TracedRefusal(check="EMB-4/traced", verb=verb, dtype=dtype)
-        if dtype == "float32" and (traits.golden or "backward" not in traits.verbs):
+        # The goldens' verbs have one gradient; a candidate's own backward is asked for nothing under a trace.
+        if dtype == "float32" and (verb == "forward" if traits.golden else BACKWARD not in traits.verbs):
             yield TracedRefusal(check="EMB-4/traced", verb=verb, dtype=dtype, gradient=True)
+
+
+purity = Check(
+    id="EMB-5",
+    judgment="conduct",
+    text="inputs keep their bits, and the output has memory of its own",
+    against="inputs before",
+)
 
 
 def _measured(exam: Exam) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 from xref.operators.embedding.calls.gradient import TRACED, Gradient
 from xref.operators.embedding.calls.gradient_batches import GradientBatches
 from xref.operators.embedding.calls.gradient_history import GradientHistory
-from xref.operators.embedding.clauses import MAIN
+from xref.operators.embedding.clauses import main_dtypes
 from xref.operators.embedding.examine.gradient import fixed_cases, maker, routes
 from xref.operators.embedding.sweeps.gradient import layouts
 from xref.spec import Call, Exam, Skip, Tier, check
@@ -94,7 +94,7 @@ def _tried(exam: Exam, *, all_dtypes: bool = True) -> Iterator[tuple[str, str, s
     """Yield the routes whose surroundings are changed: few where every shape is compiled anew."""
     jax, smoke = exam.traits.framework == "jax", exam.tier is Tier.SMOKE
     for route in routes(exam):
-        main = route[2] in MAIN
+        main = route[2] in main_dtypes(exam.dtypes)
         if route[2].startswith("float8") or (jax and not main) or (jax and smoke and route[1] != route[2]):
             continue
         if main or (all_dtypes or not smoke):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Iterator
 
 from xref.engine.layouts import COTANGENT_LAYOUTS, ID_LAYOUTS, SLICE
 from xref.operators.embedding.calls.gradient import Gradient
-from xref.operators.embedding.clauses import MAIN
 from xref.operators.embedding.cotangents import SPECIALS
 
-__all__ = ["layouts", "sums"]
+__all__ = ["Dealt", "layouts", "sums"]
 
 _VALUES = ("equal", "fractions", "gaussian", "wide", "cancelling", "subnormal", "ties")
 _BATCHES = (
@@ -36,14 +36,20 @@ _SHAPES: tuple[tuple[int, ...], ...] = ((37,), (2, 4), (1, 33), (33, 1), (5, 7, 
 Make = functools.partial[Gradient]
 
 
-def sums(make: Make, framework: str, *, smoke: bool, traced: bool) -> Iterator[Gradient]:
+class Dealt(enum.Flag):
+    """Which share of the kinds of call falls to a dtype, where each kind is tried with one dtype alone."""
+
+    NONE = 0
+    FIRST = enum.auto()
+    SECOND = enum.auto()
+
+
+def sums(make: Make, framework: str, *, dealt: Dealt, smoke: bool) -> Iterator[Gradient]:
     """Yield the calls of one verb's gradient for one dtype in dense memory; of specials they are EMB-11's.
 
-    make: returns a call of given values, sizes and ids. traced: only what shares one program.
+    make: returns a call of given values, sizes and ids. dealt: which share falls to a main dtype, none to others.
     """
-    main = make.keywords["result"] in MAIN and not traced
-    calls = (_of_jax if framework == "jax" else _of_torch)(make, main=main, smoke=smoke or traced)
-    yield from calls
+    yield from (_of_jax if framework == "jax" else _of_torch)(make, dealt=dealt, smoke=smoke)
 
 
 def layouts(make: Make) -> Iterator[Gradient]:
@@ -58,7 +64,7 @@ def layouts(make: Make) -> Iterator[Gradient]:
             yield make(values="turns", vocab=40, shape=shape, id_layout=name, id_dtype="int32")
 
 
-def _of_torch(make: Make, *, main: bool, smoke: bool) -> Iterator[Gradient]:
+def _of_torch(make: Make, *, dealt: Dealt, smoke: bool) -> Iterator[Gradient]:
     yield from (make(values=values) for values in (*_VALUES, *SPECIALS))
     yield make(values="equal", vocab=5, hidden=1, ids="equal", shape=(1000,))
     yield make(values="fractions", vocab=5, hidden=2, ids="equal", shape=(4097,))
@@ -69,7 +75,7 @@ def _of_torch(make: Make, *, main: bool, smoke: bool) -> Iterator[Gradient]:
     yield make(values="turns", vocab=40, shape=(6, 6))
     yield make(values="turns", vocab=40, shape=(37,), id_dtype="int32")
     yield make(values="turns", vocab=31, hidden=16, shape=(3073,))
-    yield from _of_sizes(make, coarse=8 if smoke else 1 if main else 4, smoke=smoke)
+    yield from _of_sizes(make, coarse=8 if smoke else 1 if dealt else 4, smoke=smoke)
     if smoke:
         return
     for family in _ID_FAMILIES:
@@ -102,30 +108,31 @@ def _of_sizes(make: Make, *, coarse: int, smoke: bool) -> Iterator[Gradient]:
             yield make(vocab=vocab, hidden=3, ids="equal", shape=(1,))
 
 
-def _of_jax(make: Make, *, main: bool, smoke: bool) -> Iterator[Gradient]:
+def _of_jax(make: Make, *, dealt: Dealt, smoke: bool) -> Iterator[Gradient]:
     """Yield the same kinds on few shapes, since XLA compiles a sum for each: whatever is content shares one of them."""
     same = functools.partial(make, vocab=256, shape=(256,))
     # First what tells most: of all ones, a mean looks like a row that was overwritten.
     yield from (same(values=values) for values in dict.fromkeys(("gaussian", *_VALUES, *SPECIALS)))
     yield from (same(values="cancelling", ids=family) for family in _ID_FAMILIES)
     yield from (same(values=values, ids="equal") for values in ("equal", "fractions"))
-    source, result = make.keywords["source"], make.keywords["result"]
-    widened = source != result  # the same sums: here only what is cast and when matters
-    many = functools.partial(make, vocab=31, hidden=2, shape=(4097,))
-    if not widened and (main or (result == "float16" and not smoke)):
+    if dealt is Dealt.NONE or make.keywords["source"] != make.keywords["result"]:
+        return  # of what is widened the sums are the same: there only what is cast and when matters
+    if dealt & Dealt.FIRST or not smoke:
+        many = functools.partial(make, vocab=31, hidden=2, shape=(4097,))
         yield from (many(values=values, ids="equal") for values in ("equal", "fractions"))
         yield many(values="cancelling")
-    if not main or widened:
-        return
-    yield make(vocab=5, hidden=3, ids="equal", shape=())
-    yield make(vocab=5, hidden=3, ids="equal", shape=(0,))
+    # A kernel that keys on a shape, a size or the dtype of the ids seldom keys on the element's too.
+    if dealt & Dealt.FIRST:
+        yield make(vocab=5, hidden=3, ids="equal", shape=())
+    if dealt & Dealt.SECOND:
+        yield make(vocab=5, hidden=3, ids="equal", shape=(0,))
     if smoke:
         return
-    # Shapes, sizes and dtypes of ids are dealt to the two: a kernel that keys on one seldom keys on the element's too.
-    first = result == "bfloat16"
-    for shape in ((16, 16), (4, 1, 64)) if first else ((2, 128),):
-        yield same(shape=shape)
-    yield make(values="cancelling", vocab=31, hidden=1185, shape=(33,))
-    yield same(vocab=1 if first else 151936, ids="zipf_ends")
-    for id_dtype in ("int8", "uint16", "int64") if first else ("uint8", "int16", "uint32"):
-        yield same(vocab=100, id_dtype=id_dtype)
+    yield from (same(shape=(16, 16)), same(id_dtype="int64"))
+    if dealt & Dealt.FIRST:
+        yield from (same(shape=(4, 1, 64)), same(vocab=1, ids="zipf_ends"))
+        yield from (same(vocab=100, id_dtype=id_dtype) for id_dtype in ("int8", "uint16"))
+    if dealt & Dealt.SECOND:
+        yield make(values="cancelling", vocab=31, hidden=1185, shape=(33,))
+        yield same(vocab=151936, ids="zipf_ends")
+        yield from (same(vocab=100, id_dtype=id_dtype) for id_dtype in ("uint8", "uint32"))

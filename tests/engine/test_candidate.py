@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import textwrap
+
+import numpy as np
 import pytest
-from support.helpers import FRAMEWORKS, load, raises
+from support.helpers import FRAMEWORKS, raises
 
 from xref import errors
-from xref.judge import candidate as module
-from xref.judge.candidate import candidate_of
+from xref.engine import candidate as module
+from xref.engine import frameworks
+from xref.engine.candidate import candidate_of
+from xref.engine.steps import Put, Run, Script
+from xref.targets import load_target
+
+VERBS = ("forward", "forward_fp32")
+PUT = (
+    Put(name="ids", array=np.array([1, 0], np.int32)),
+    Put(name="weight", array=np.zeros((3, 4), np.uint32), dtype="float32"),
+)
+TRIAL = {verb: Script("float32", (*PUT, Run(name="out", verb=verb, arguments=("ids", "weight")))) for verb in VERBS}
+
+
+def load(name):
+    return frameworks.load(name)
 
 
 def kernel(token_ids, weight):
@@ -56,8 +73,9 @@ class Fails:
         raise RuntimeError("no driver")
 
 
-def made(target, framework="torch", **how):
-    return candidate_of(target, framework=framework, device="cpu", **how)
+def made(target, framework="torch", device="cpu", **how):
+    with errors.called("judge"):
+        return candidate_of(target, verbs=VERBS, trial=TRIAL, framework=framework, device=device, **how)
 
 
 @pytest.mark.torch
@@ -76,16 +94,14 @@ def made(target, framework="torch", **how):
 )
 def test_forms_of_candidates(target, verbs, backward):
     candidate = made(target)
-    assert list(candidate.verbs) == verbs
-    assert (candidate.backward is not None) is backward
-    assert (candidate.framework.NAME, candidate.device) == ("torch", "cpu")
+    assert list(candidate.verbs) == [*verbs, *(["backward"] if backward else [])]
+    assert (candidate.framework.name, candidate.device) == ("torch", "cpu")
 
 
 @pytest.mark.torch
 def test_an_object_that_is_called_is_a_function_and_keeps_its_gradient():
     candidate = made(Called)
-    assert list(candidate.verbs) == ["forward"]
-    assert candidate.backward is not None
+    assert list(candidate.verbs) == ["forward", "backward"]
 
 
 @pytest.mark.torch
@@ -121,7 +137,7 @@ def test_names(target, name):
 
 @pytest.mark.torch
 def test_a_module_of_functions_is_an_object_with_verbs():
-    golden = load("torch").golden
+    golden = load("torch").arrays.golden
     assert list(made(golden, name="golden").verbs) == ["forward", "forward_fp32"]
 
 
@@ -143,15 +159,60 @@ def test_a_torch_module_is_an_object_with_verbs():
 @pytest.mark.torch
 @pytest.mark.jax
 @pytest.mark.parametrize("name", ["torch", "jax"])
-def test_the_framework_is_found_by_calling(name):
-    golden = load(name).golden
-    assert name == made(golden.forward, framework=None).framework.NAME
+def test_the_framework_of_a_golden_is_found(name):
+    golden = load(name).arrays.golden
+    assert made(golden.forward, framework=None).framework is load(name)
 
 
 @pytest.mark.torch
 @pytest.mark.jax
-def test_a_kernel_that_takes_the_arrays_of_both_is_one_of_the_first():
-    assert made(kernel, framework=None).framework.NAME == "torch"
+def test_a_kernel_that_takes_the_arrays_of_both_is_asked_about():
+    with raises(
+        errors.UsageError,
+        "kernel: got several frameworks that fit, expected --framework torch or --framework jax [judge]",
+    ):
+        made(kernel, framework=None)
+
+
+SOURCES = {
+    "it imports one alone": ("import {}", "weight[ids]"),
+    "it imports a part of one": ("from {0}.{1} import *", "weight[ids]"),
+    "it imports one where it can": ("try:\n    import {}\nexcept ImportError:\n    pass", "weight[ids]"),
+    "it names one of two": ("import jax, torch", "{} and weight[ids]"),
+    "it imports one within": ("import jax, torch", "__import__('{0}') and {0}.float32 and weight[ids]"),
+    "it only takes one's arrays": ("", "weight.{2} and weight[ids]"),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.jax
+@pytest.mark.parametrize("name", ["torch", "jax"])
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("form", ["function", "object", "class", "wrapped"])
+def test_the_framework_is_the_one_of_the_code(tmp_path, source, name, form):
+    head, body = (each.format(*NAMES[name]) for each in SOURCES[source])
+    path = tmp_path / "kernels.py"
+    path.write_text(
+        f"{head}\nimport functools\ndef function(ids, weight):\n    return {body}\n"
+        + textwrap.dedent(f"""
+        class Kernel:
+            def forward(self, ids, weight):
+                return {body}
+        made = Kernel()
+        wrapped = functools.wraps(function)(lambda ids, weight: function(ids, weight))
+        """)
+    )
+    target = load_target(f"{path}:{ {'object': 'made', 'class': 'Kernel'}.get(form, form) }", "pytest")
+    assert made(target, framework=None).framework.name == name
+
+
+NAMES = {"torch": ("torch", "nn", "data_ptr"), "jax": ("jax", "numpy", "at")}
+
+
+@pytest.mark.torch
+def test_a_file_that_imports_no_framework_is_tried_with_each(monkeypatch):
+    monkeypatch.setattr(module.frameworks, "installed", lambda name: name == "torch")
+    assert made(kernel, framework=None).framework.name == "torch"
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -159,7 +220,7 @@ def test_a_framework_that_is_named_is_not_tried(framework):
     def never(token_ids, weight):
         raise AssertionError
 
-    assert framework == made(never, framework=framework).framework.NAME
+    assert made(never, framework=framework).framework is load(framework)
 
 
 @pytest.mark.torch
@@ -238,17 +299,17 @@ def test_a_class_that_takes_arguments_is_told_so():
 
 @pytest.mark.torch
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
-    monkeypatch.setattr(module.frameworks, "devices", lambda framework, call: ("cpu",))
+    monkeypatch.setattr(module.frameworks, "devices", lambda framework: ("cpu",))
     with raises(errors.UsageError, "--device: got cuda, expected a device that torch has here: cpu [judge]"):
-        candidate_of(kernel, framework="torch", device="cuda")
+        made(kernel, framework="torch", device="cuda")
 
 
 @pytest.mark.torch
 def test_a_device_that_no_framework_has_is_refused_where_the_framework_is_to_be_found(monkeypatch):
-    monkeypatch.setattr(module.frameworks, "devices", lambda framework, call: ("cpu",))
+    monkeypatch.setattr(module.frameworks, "devices", lambda framework: ("cpu",))
     here = "; ".join(f"{name} has cpu" for name in module.frameworks.FRAMEWORKS if module.frameworks.installed(name))
     with raises(errors.UsageError, f"--device: got cuda, expected a device that is here ({here}) [judge]"):
-        candidate_of(kernel, framework=None, device="cuda")
+        made(kernel, framework=None, device="cuda")
 
 
 class UnprintableError(Exception):
@@ -276,5 +337,58 @@ def unprintable():
 )
 def test_a_target_that_cannot_be_made_or_read_is_one_clear_error(body, got):
     with pytest.raises(errors.UsageError) as caught:
-        candidate_of(type("Kernel", (), body), framework="torch", device="cpu", name="it")
+        made(type("Kernel", (), body), name="it")
     assert str(caught.value).startswith(f"it: got {got}")
+
+
+# Modules that hold their table
+
+
+@pytest.mark.torch
+def test_a_module_that_holds_its_table_is_one_clear_error():
+    import torch
+
+    for module_with_table in (torch.nn.Embedding(3, 4), type("Mine", (torch.nn.Embedding,), {})(3, 4)):
+        with pytest.raises(errors.UsageError) as caught:
+            made(module_with_table, name="it")
+        assert str(caught.value) == (
+            "it: got a module that holds its own parameters and takes one argument, expected an adapter around"
+            " torch.func.functional_call: three lines in docs/judging-a-kernel.md [judge]"
+        )
+
+
+@pytest.mark.torch
+def test_a_module_with_parameters_that_takes_a_table_is_a_kernel():
+    import torch
+
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(1))
+
+        def forward(self, token_ids, weight):
+            return weight[token_ids] * self.scale
+
+    assert list(made(Scaled).verbs) == ["forward"]
+
+
+@pytest.mark.torch
+def test_the_adapter_of_a_module_that_holds_its_table_is_a_kernel():
+    import torch
+
+    held = torch.nn.Embedding(1, 1)
+
+    def adapter(token_ids, weight):
+        return torch.func.functional_call(held, {"weight": weight}, (token_ids,))
+
+    assert made(adapter, framework=None).framework.name == "torch"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_traits(framework):
+    traits = made(WithVerbs, framework=framework).traits()
+    assert (traits.name, traits.framework, traits.device, traits.verbs) == (
+        "WithVerbs", framework, "cpu", ("forward", "forward_fp32", "backward"),
+    )  # fmt: skip
+    assert set(traits.transforms) >= {"vmap"}
+    assert (traits.traces, traits.golden) == (framework == "jax", False)

@@ -1,0 +1,95 @@
+"""What a gradient must be: each sum within the proven bound, or exactly what it is where a golden gives it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from xref import exact
+from xref.bits import FORMATS, Bits
+from xref.engine.compare import mismatch
+from xref.inputs import Ids
+from xref.operators.embedding.bound import Exact, Misses, exact_of, first_miss, misses
+from xref.spec import Exam
+
+if TYPE_CHECKING:
+    from xref.operators.embedding.calls.gradient import Gradient
+
+__all__ = ["COVERAGE", "SPECIAL", "SUMS", "ZERO_SIGN", "Wrong", "answer", "known", "missed", "wrongs"]
+
+SUMS, COVERAGE, SPECIAL, ZERO_SIGN = "EMB-8", "EMB-9", "EMB-11", "EMB-11/zero sign"
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrong:
+    """What one clause has against a gradient."""
+
+    check: str
+    message: str
+    elements: int
+    off: Bits | None = None
+    """Where sums of named rows are wrong, `[R, H]`, bool."""
+
+
+def known(call: Gradient, ids: Ids, cotangent: Bits) -> Exact:
+    """Return what is known of the exact sums of `S + (H,)` cotangents; tokens of `padding_idx` do not count."""
+    counted = ids != (-1 if call.padding_idx is None else call.padding_idx)
+    return exact_of(ids[counted], cotangent[counted], FORMATS[call.source])
+
+
+def answer(call: Gradient, ids: Ids, cotangent: Bits) -> Bits:
+    """Return the exact bits of the `[V, H]` gradient."""
+    source, target = FORMATS[call.source], FORMATS[call.result]
+    dense = np.zeros((call.vocab, call.hidden), dtype=target.uint)
+    for row, elements in exact.grad_rows(ids, cotangent, source, target).items():
+        if row != call.padding_idx:
+            dense[row] = elements
+    return dense
+
+
+def missed(call: Gradient, got: Bits, sums: Exact, exam: Exam) -> Misses:
+    """Return where a gradient is past the bound."""
+    accumulate, traits = FORMATS["float64" if call.result == "float64" else exam.accumulate], exam.traits
+    return misses(got, sums, FORMATS[call.result], accumulate, flushes=traits.flushes, saturates=traits.saturates)
+
+
+def wrongs(call: Gradient, got: Bits, inputs: tuple[Ids, Bits], sums: Exact, exam: Exam) -> list[Wrong]:
+    """Return what is wrong with a gradient: a sum that is off is EMB-8's, whatever the call is about."""
+    find = _unlike_answer if exam.traits.golden else _past_bound
+    return [*find(call, got, inputs, sums, exam), *_elsewhere(got, sums, FORMATS[call.result].width // 4)]
+
+
+def _unlike_answer(call: Gradient, got: Bits, inputs: tuple[Ids, Bits], sums: Exact, exam: Exam) -> Iterator[Wrong]:
+    due, rows = answer(call, *inputs), sums.rows
+    miss = mismatch(got[rows], due[rows], FORMATS[call.result])
+    if miss is not None:
+        placed = msgspec.structs.replace(miss, index=(int(rows[miss.index[0]]), miss.index[1]))
+        message = f"gradient{str(placed).removeprefix('out')}"
+        yield Wrong(call.accuracy, message, rows.size * call.hidden, off=got[rows] != due[rows])
+
+
+def _past_bound(call: Gradient, got: Bits, inputs: tuple[Ids, Bits], sums: Exact, exam: Exam) -> Iterator[Wrong]:
+    found, elements = missed(call, got, sums, exam), sums.rows.size * call.hidden
+    for check, wrong in ((SUMS, found.sums), (SPECIAL, found.specials)):
+        if wrong.any():
+            yield Wrong(check, first_miss(wrong, got, sums, FORMATS[call.result])[1], elements, off=found.sums)
+    if call.accuracy == SPECIAL and found.zero_signs.any():
+        r, h = np.argwhere(found.zero_signs)[0]
+        yield Wrong(ZERO_SIGN, f"gradient[{sums.rows[r]}, {h}]: got -0 for an exact zero sum, expected +0", elements)
+
+
+def _elsewhere(got: Bits, sums: Exact, digits: int) -> Iterator[Wrong]:
+    """Yield what is wrong with the rows that no id names."""
+    rest = np.setdiff1d(np.arange(len(got)), sums.rows)
+    wrong = got[rest] != 0
+    if wrong.any():
+        r, h = np.argwhere(wrong)[0]
+        message = (
+            f"gradient[{rest[r]}, {h}]: got 0x{int(got[rest[r], h]):0{digits}x}, expected +0 in a row that no id names"
+            f" ({int(np.count_nonzero(wrong))} of {wrong.size} elements differ)"
+        )
+        yield Wrong(COVERAGE, message, wrong.size)
