@@ -297,8 +297,8 @@ def test_a_sibling_that_python_would_take_from_elsewhere_is_refused_not_judged(f
 
 
 def test_an_exception_without_a_message_is_told_by_its_type():
-    assert targets.told(ValueError()) == "ValueError"
-    assert targets.told(ValueError("\n one\ntwo")) == "ValueError: one"
+    assert errors.described(ValueError()) == "ValueError"
+    assert errors.described(ValueError("\n one\ntwo")) == "ValueError: one"
 
 
 def test_nothing_heavy_is_imported():

@@ -27,9 +27,15 @@ __all__ = [
     "called",
     "checked_padding_idx",
     "checked_size",
+    "described",
     "ids_out_of_range",
     "message",
+    "printable",
+    "text_of",
 ]
+
+LINE = 500
+"""Characters of an exception's message that are shown."""
 
 
 class XrefError(Exception):
@@ -75,6 +81,29 @@ class NothingComparedError(XrefError):
 def message(where: object, got: object, expected: object, call: str) -> str:
     """Return `where: got, expected [call]`, the wording of every message; without the call if that is empty."""
     return f"{where}: got {got}, expected {expected}" + (f" [{call}]" if call else "")
+
+
+def described(error: BaseException) -> str:
+    """Return an exception's type and the first line of its message: frameworks append a page of advice.
+
+    What cannot be printed is escaped, so that it fits into any report.
+    """
+    first = printable(text_of(error).strip().partition("\n")[0][:LINE])
+    name = printable(type(error).__name__)
+    return f"{name}: {first}" if first else name
+
+
+def text_of(error: BaseException) -> str:
+    """Return an exception's message, as far as it can be encoded."""
+    try:
+        return str(error).encode("utf-8", "backslashreplace").decode()
+    except (Exception, SystemExit):  # a kernel's own exception may fail at this, too
+        return ""
+
+
+def printable(text: str) -> str:
+    """Return a text with what cannot be printed escaped."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 @contextlib.contextmanager

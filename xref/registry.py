@@ -20,7 +20,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
-import importlib.util
 import os
 import threading
 import warnings
@@ -29,8 +28,8 @@ from typing import Any
 
 import msgspec
 
-from xref import errors
-from xref.targets import told
+from xref import errors, operators
+from xref.engine.frameworks import FRAMEWORKS, installed
 
 __all__ = [
     "DEVICES",
@@ -46,12 +45,10 @@ __all__ = [
     "installed",
 ]
 
-FRAMEWORKS = ("torch", "jax")
 DEVICES = ("cuda", "rocm", "tpu", "cpu")
 """Kinds of device. `rocm` is the device that torch calls `cuda` in a build for ROCm: its kernels are others."""
 GROUP = "xref.kernels"
 """The entry-point group through which packages offer their backends."""
-_NATIVE = {"embedding": "NativeEmbeddingOp"}  # operator: the class of that name in both goldens
 
 
 class OpBackend(msgspec.Struct, frozen=True):
@@ -146,7 +143,7 @@ class KernelRegistry:
         self._backends: dict[tuple[str, str, str], tuple[OpBackend, str]] = {}
         self._broken: list[Skipped] = []
         self._read = group is None
-        for op in _NATIVE:
+        for op in operators.names():
             for framework in FRAMEWORKS:
                 load = functools.partial(_native, op, framework)
                 self.register(OpBackend("native", op, framework, DEVICES, load, 0), origin="xref")
@@ -271,14 +268,6 @@ class KernelRegistry:
                     self._broken.append(Skipped(point.name, _origin(point), str(error)))
 
 
-def installed(framework: str) -> bool:
-    """Return whether the framework is installed, without importing it."""
-    try:
-        return importlib.util.find_spec(framework) is not None
-    except (ImportError, ValueError):  # it is blocked, or something else stands in its place
-        return False
-
-
 class _LoadError(Exception):
     """No kernel came of a backend, or no backend of an entry point: the reason, in one line."""
 
@@ -298,7 +287,8 @@ def _place(entry: tuple[OpBackend, str]) -> tuple[int, str]:
 
 
 def _native(op: str, framework: str) -> object:
-    return getattr(importlib.import_module(f"xref.{framework}_ops.{op}"), _NATIVE[op])()
+    operator = operators.find(op)
+    return getattr(importlib.import_module(operator.goldens[framework]), operator.native)()
 
 
 def _load(backend: OpBackend) -> object:
@@ -308,7 +298,7 @@ def _load(backend: OpBackend) -> object:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit too
-        raise _LoadError(told(error)) from error
+        raise _LoadError(errors.described(error)) from error
     if isinstance(kernel, type):
         raise _LoadError(f"its loader returned the class {kernel.__name__}, not an object of it")
     if not callable(forward):
@@ -329,7 +319,7 @@ def _offer(point: importlib.metadata.EntryPoint) -> list[Any]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit too
-        return [_LoadError(told(error))]
+        return [_LoadError(errors.described(error))]
     return list(found) if isinstance(found, list | tuple) else [found]
 
 

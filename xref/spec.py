@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 __all__ = [
-    "Call", "Case", "Check", "Clause", "Exam", "Failure", "Fault", "Operator", "Seen", "Skip", "Suspect", "Tier",
+    "Call", "Check", "Clause", "Exam", "Failure", "Fault", "Operator", "Seen", "Skip", "Suspect", "Tier",
     "Traits", "check", "declared",
 ]  # fmt: skip
 
@@ -283,35 +283,3 @@ class Operator:
         for kind in self.calls[1:]:
             kinds = kinds | kind
         return msgspec.json.decode(text, type=kinds)
-
-
-class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One fixed-seed input of the embedding: a `[vocab, hidden]` table and token ids of a shape.
-
-    The bytes are a function of these fields alone (`xref.inputs`), so every machine builds the same.
-    """
-
-    dtype: str
-    """Table dtype, one of `xref.bits.FORMATS`."""
-    vocab: int
-    hidden: int
-    table: str
-    """Family of the table: how its elements' bits come about."""
-    ids: str
-    """Pattern of the ids."""
-    shape: tuple[int, ...]
-    """Shape `S` of the ids."""
-    id_dtype: str = "int64"
-    offset: int = 0
-    """First element of a `patterns` table, where one table cannot hold the whole domain."""
-    tier: Tier = Tier.STANDARD
-    """Smallest tier that runs the case."""
-    conditions: bool = False
-    """Whether the invariance conditions run on it."""
-
-    @property
-    def id(self) -> str:
-        """A readable name, unique in its contract: `bfloat16-tagged-300x33-zipf-257-int64`."""
-        shape = "x".join(map(str, self.shape)) if self.shape else "scalar"
-        offset = f"+{self.offset:#x}" if self.offset else ""
-        return f"{self.dtype}-{self.table}{offset}-{self.vocab}x{self.hidden}-{self.ids}-{shape}-{self.id_dtype}"

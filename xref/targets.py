@@ -26,7 +26,7 @@ from typing import Any
 
 from xref import errors
 
-__all__ = ["load_target", "told"]
+__all__ = ["load_target"]
 
 _FORM = "pkg.mod:name or path/to/file.py:name"
 _SHOWN = 10  # names offered where the one asked for is missing
@@ -59,12 +59,6 @@ def load_target(spec: str, call: str = "") -> object:
     return found
 
 
-def told(error: BaseException) -> str:
-    """Return an exception as one line: its type and the first line of its message."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
 def _error(where: object, got: object, expected: object, call: str) -> errors.UsageError:
     return errors.UsageError(where, got, expected, call)
 
@@ -82,7 +76,7 @@ def _load_file(where: str, call: str) -> ModuleType:
     except FileNotFoundError as error:
         raise _error(where, "no such file", "a Python file", call) from error
     except (OSError, ValueError, RuntimeError) as error:  # a folder, a closed one, a name with a zero, a loop of links
-        got = "a folder" if isinstance(error, IsADirectoryError) else f"an error ({told(error)})"
+        got = "a folder" if isinstance(error, IsADirectoryError) else f"an error ({errors.described(error)})"
         raise _error(where, got, "a Python file", call) from error
     digest = hashlib.sha256(b"\0".join((str(path).encode(errors="surrogateescape"), source))).hexdigest()
     name = f"xref_target_{re.sub(r'[^0-9a-zA-Z_]', '_', path.stem)}_{digest[:16]}"
@@ -125,9 +119,15 @@ def _explained(where: str, call: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if missing and f"{where}.".startswith(f"{missing}."):
-            got = f"no module named {missing!r}" + (f" ({told(error)})" if "not a package" in str(error) else "")
+            got = f"no module named {missing!r}" + (
+                f" ({errors.described(error)})" if "not a package" in str(error) else ""
+            )
             raise _error(where, got, f"a module that can be imported, or a file: {_FORM}", call) from error
-        got = f"an import of {missing!r} in it, which is missing ({told(error)})" if missing else told(error)
+        got = (
+            f"an import of {missing!r} in it, which is missing ({errors.described(error)})"
+            if missing
+            else errors.described(error)
+        )
         raise _error(where, got, "it to import", call) from error
     except SyntaxError as error:
         # A file's own name is known already; else it says which of the imported files is wrong.
@@ -136,7 +136,7 @@ def _explained(where: str, call: str) -> Iterator[None]:
         expected = f"code that Python {platform.python_version()} can read"
         raise _error(where, f"a syntax error{place} ({error.msg})", expected, call) from error
     except BaseException as error:  # SystemExit, and what pytest's skip and exit raise
-        raise _error(where, f"{told(error)} while importing it", "it to import", call) from error
+        raise _error(where, f"{errors.described(error)} while importing it", "it to import", call) from error
 
 
 def _attribute(owner: object, name: str, path: str, call: str) -> object:
@@ -151,7 +151,7 @@ def _attribute(owner: object, name: str, path: str, call: str) -> object:
         expected = f"one of {', '.join(shown)}{more}" if shown else "a name of something callable, of which it has none"
         raise _error(path, f"no name {name!r}", expected, call) from error
     except BaseException as error:  # a module's own __getattr__, or a property
-        raise _error(path, f"{told(error)} while reading {name!r}", "it to be there", call) from error
+        raise _error(path, f"{errors.described(error)} while reading {name!r}", "it to be there", call) from error
 
 
 def _public_callables(owner: object) -> list[str]:

@@ -27,7 +27,6 @@ from xref.bits import Bits
 from xref.engine import frameworks
 from xref.engine.candidate import Candidate
 from xref.engine.frameworks import Framework
-from xref.engine.results import described
 from xref.engine.timing import DIRECTIONS, Contender, Inputs, Shape, Timing
 from xref.spec import Operator
 
@@ -168,7 +167,7 @@ class _Measure:
             inputs = self._inputs(shape, rows, table())
         except Exception as error:  # memory is short, each framework's own way
             for figure in figures:
-                figure.problem = described(error)
+                figure.problem = errors.described(error)
             return figures
         for runner, figure in zip(runners, figures, strict=True):
             self._try(runner, shape, rows)
@@ -198,7 +197,7 @@ class _Measure:
             if unseen:  # ratios are of one clock
                 laps, why = {}, f"it saw nothing of {', '.join(unseen)}"
         except Exception as error:  # the clock's own: a profiler that may not run, or does not show the device
-            laps, why = {}, described(error)
+            laps, why = {}, errors.described(error)
         if why:
             self.notes.append(f"{self.framework.name} on {self.device}: no {clock.NAME} ({why})")
         return laps
@@ -266,7 +265,7 @@ class _Measure:
         try:
             return self.framework.memory.peak_extra_bytes(contender.operator, *inputs.operands, alone=False)
         except (Exception, SystemExit) as error:  # such as what JAX cannot trace
-            self.notes.append(f"{self.framework.name} {contender.name}: no peak memory ({described(error)})")
+            self.notes.append(f"{self.framework.name} {contender.name}: no peak memory ({errors.described(error)})")
             return 0
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from xref.engine.results import described
+from xref import errors
 from xref.engine.timing import Call, Clock, Contender, Timing
 
 __all__ = ["HostClock", "Runner", "take_turns"]
@@ -55,7 +55,7 @@ class Runner:
 
     def drop(self, error: BaseException) -> None:
         """Take the contender out, and what it holds with it."""
-        self.problem, self.call = described(error), None
+        self.problem, self.call = errors.described(error), None
 
 
 def take_turns(runners: Sequence[Runner], rounds: int, clock: Clock) -> None:

@@ -10,9 +10,9 @@ import typer
 from xref.cli.files import OutputFile, check_files
 from xref.cli.options import DeviceOrAuto, Dtypes, Framework, JsonFile
 from xref.cli.terminal import command, console, progress_bar
-from xref.judge import report as reports
-from xref.judge.verify import verify as run_verify
 from xref.spec import Tier
+from xref.verifying import report as reports
+from xref.verifying.verify import verify as run_verify
 
 __all__ = ["verify"]
 

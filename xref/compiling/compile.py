@@ -23,7 +23,6 @@ from xref.compiling.hlo import read
 from xref.compiling.report import GRADIENT, CompiledProgram, CompileReport
 from xref.engine import frameworks
 from xref.engine.candidate import Candidate, candidate_of
-from xref.engine.results import described
 from xref.spec import Operator
 
 __all__ = ["Options", "compile_kernel", "compiler"]
@@ -193,7 +192,7 @@ class _Compilation:
                 flow = _read(whole.text, self.module.COPIED, selects=where != "cpu")
                 found.operations, found.reasons = list(flow.operations), [*found.reasons, *flow.reasons]
         except (Exception, SystemExit) as error:  # anybody's kernel, and the compiler's own errors
-            found.problem = described(error)
+            found.problem = errors.described(error)
         return found
 
     def _misformed(self, verb: str, dtype: str, form: tuple[tuple[int, ...], str]) -> Iterator[str]:

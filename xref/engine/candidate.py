@@ -16,7 +16,6 @@ from xref import errors
 from xref.engine import frameworks
 from xref.engine.executor import Executor
 from xref.engine.frameworks import Framework
-from xref.engine.results import described
 from xref.engine.steps import Output, Raised, Script
 from xref.spec import Traits
 
@@ -92,11 +91,11 @@ def candidate_of(
         try:
             target = target()
         except (Exception, SystemExit) as error:  # its constructor is anybody's code
-            raise refuse(described(error), "a class that is made without arguments") from error
+            raise refuse(errors.described(error), "a class that is made without arguments") from error
     try:
         found = {verb: getattr(target, verb, None) for verb in dict.fromkeys((*verbs, BACKWARD))}
     except (Exception, SystemExit) as error:  # a property may be anything
-        raise refuse(described(error), "an object whose parts can be read") from error
+        raise refuse(errors.described(error), "an object whose parts can be read") from error
     functions = {verb: part for verb, part in found.items() if callable(part)}
     if not functions.keys() & set(verbs) and callable(target):
         functions = {verbs[0]: target, **functions}

@@ -1,15 +1,19 @@
 """The examination: the calls of every check are made of a subject, one after another, and what they show is kept.
 
+Where the subject is in another process, the next call is made there while what the last one gave is judged here.
+
 It never stops at a failure. A subject whose process ends costs one verdict: the calls after it are made in another
 process. Where calls of one check end it again and again, the rest of that check is not made, and at last nothing is.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
+from xref.engine.evidence import Rewritten
 from xref.engine.findings import Findings, note
 from xref.engine.steps import Replies, Script
 from xref.spec import Call, Check, Exam, Operator, Seen, Skip, Traits
@@ -22,9 +26,14 @@ Progress = Callable[[str, int, int], None]
 _FOLLOWED = 3  # failures of one check that are followed up
 _DEATHS_OF_CHECK, _DEATHS = 3, 9
 
+_Begun = tuple[Call, Script, Future[Replies]]
+
 
 class Subject(Protocol):
     """Whose calls are made, wherever that is."""
+
+    elsewhere: bool
+    """Whether it is in another process: this one waits for it, and can do something else meanwhile."""
 
     @property
     def traits(self) -> Traits:
@@ -49,17 +58,51 @@ class Examination:
         self.deaths: Counter[str] = Counter()
         self.stopped: dict[str, str] = {}
         """Checks that did not come to their end, and why."""
+        # One thread for all of its life: a process that a thread has started ends with that thread.
+        self._thread = ThreadPoolExecutor(1) if subject.elsewhere else None
+
+    def close(self) -> None:
+        """End the thread that waits for the subject; call it after the subject's own `close`."""
+        if self._thread is not None:
+            self._thread.shutdown()
 
     def make(self, call: Call) -> Seen:
         """Make one call and return what it showed; nothing is kept."""
-        script = call.script(self.exam)
-        replies = self.subject.perform(script)
-        seen = call.judge(script, replies, self.exam)
+        [(_, seen)] = self._made([call])
+        return seen
+
+    def _made(self, calls: Iterable[Call]) -> Iterator[tuple[Call, Seen]]:
+        """Make calls in their order, the next one while the last is judged, and yield what each showed."""
+        begun: deque[_Begun] = deque()
+        for call in calls:
+            script = call.script(self.exam)
+            begun.append((call, script, self._performed(script)))
+            while len(begun) > (self._thread is not None):
+                yield self._ended(begun)
+        while begun:
+            yield self._ended(begun)
+
+    def _performed(self, script: Script) -> Future[Replies]:
+        if self._thread is not None:
+            return self._thread.submit(self.subject.perform, script)
+        done: Future[Replies] = Future()
+        done.set_result(self.subject.perform(script))
+        return done
+
+    def _ended(self, begun: deque[_Begun]) -> tuple[Call, Seen]:
+        """Return what the first of the calls that have begun showed; what it has spoilt for others is mended."""
+        call, script, future = begun.popleft()
+        replies = future.result()
         if replies.death is not None:
             self.deaths[call.check] += 1
-        if seen.failures:
-            self.subject.forget()  # a kept table may be the worse for it
-        return seen
+        seen = call.judge(script, replies, self.exam)
+        if any(each.raised or isinstance(each.evidence, Rewritten) for each in seen.failures):
+            lived = [future.result().death is None for _, _, future in begun]
+            self.subject.forget()  # a kept array may be the worse for it, and the next call was made with that
+            for place in (n for n, alive in enumerate(lived) if alive):
+                other, script, _ = begun[place]
+                begun[place] = other, script, self._performed(script)
+        return call, seen
 
     def run(self, checks: Iterable[Check] = (), *, progress: Progress | None = None) -> None:
         """Make the calls of the checks, of all if none are named, in their order."""
@@ -71,18 +114,28 @@ class Examination:
 
     def _check(self, check: Check) -> None:
         followed: Counter[str] = Counter()
+        more: list[Call] = []
+        for call, seen in self._made(self._calls(check)):
+            note(call, seen, self.findings)
+            if seen.failures and followed[seen.failures[0].check] < _FOLLOWED:
+                followed[seen.failures[0].check] += 1
+                more += self.operator.follow_up(call, seen)
+        for call, seen in self._made(more):
+            note(call, seen, self.findings)
+        found = self.findings[check.id]
+        required = [each.id for each in self.operator.checks if each.required and each.id in followed]
+        if not (found.cases or found.skipped) and required:  # what is compared with a plain call lacks that
+            found.skip(f"the same calls made plainly are wrong: {', '.join(required)}")
+
+    def _calls(self, check: Check) -> Iterator[Call]:
+        """Yield the calls of a check, as long as it may go on; what it skips is noted."""
         for item in check.calls(self.exam) if check.calls is not None else ():
             if isinstance(item, Skip):
                 self.findings[check.id].skip(item.reason)
-                continue
-            if self._stops(check):
+            elif self._stops(check):
                 return
-            seen = self.make(item)
-            note(item, seen, self.findings)
-            if seen.failures and followed[seen.failures[0].check] < _FOLLOWED:
-                followed[seen.failures[0].check] += 1
-                for more in self.operator.follow_up(item, seen):
-                    note(more, self.make(more), self.findings)
+            else:
+                yield item
 
     def _stops(self, check: Check) -> bool:
         """Return whether no more calls of a check are made, and note why."""

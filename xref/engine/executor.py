@@ -77,13 +77,15 @@ class Executor:
         framework: whose arrays they take.
         device: `cpu`, `cuda` or `tpu`.
         takes_over: whether the arrays of a script are nobody else's, so that they need not be copied.
+        alone: whether no other thread takes memory while that of a call is measured.
     """
 
     def __init__(
-        self, verbs: Mapping[str, Call], framework: Framework, device: str, *, takes_over: bool = False
-    ) -> None:
+        self, verbs: Mapping[str, Call], framework: Framework, device: str, *, takes_over: bool = False,
+        alone: bool = True,
+    ) -> None:  # fmt: skip
         self._verbs, self._framework, self._device = verbs, framework, device
-        self._arrays, self._takes_over = framework.arrays, takes_over
+        self._arrays, self._takes_over, self._alone = framework.arrays, takes_over, alone
         self._kept: dict[str, Any] = {}
         self._calls: dict[tuple[Any, ...], Call | None] = {}
 
@@ -167,7 +169,7 @@ class Executor:
             array = allocate((step.vocab, *step.array.shape[1:]), step.array.dtype)
             array[step.rows] = step.array
             array = array if step.layout == DENSE else layout.make(array)
-        elif self._takes_over and step.layout == DENSE and step.array.flags.writeable:
+        elif (self._takes_over or step.checksums) and step.layout == DENSE and step.array.flags.writeable:
             array = step.array
         else:
             array = layout.make(step.array)
@@ -230,7 +232,7 @@ class Executor:
                 return call(*warm.pop()[:2])
             return call(first, second)
 
-        return Count(value=self._framework.memory.peak_extra_bytes(measured, *arguments[:2]))
+        return Count(value=self._framework.memory.peak_extra_bytes(measured, *arguments[:2], alone=self._alone))
 
     def _result(self, step: Step, scope: _Scope, out: Any, *, copy: bool) -> Reply:
         reply = results.output_of(self._arrays, out, copy=copy)

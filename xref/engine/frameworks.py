@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import importlib.util
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Protocol
@@ -15,9 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from xref import errors
-from xref.registry import FRAMEWORKS, installed
 
 __all__ = ["FRAMEWORKS", "Arrays", "Framework", "Memory", "Modes", "check_installed", "devices", "installed", "load"]
+
+FRAMEWORKS = ("torch", "jax")
 
 Call = Callable[[Any, Any], Any]
 
@@ -74,6 +76,14 @@ class Framework:
     arrays: Arrays
     modes: Modes
     memory: Memory
+
+
+def installed(framework: str) -> bool:
+    """Return whether the framework is installed, without importing it."""
+    try:
+        return importlib.util.find_spec(framework) is not None
+    except (ImportError, ValueError):  # it is blocked, or something else stands in its place
+        return False
 
 
 def check_installed(name: str, call: str = "") -> None:

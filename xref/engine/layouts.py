@@ -159,4 +159,4 @@ LAYOUTS: dict[str, Layout] = {
 def contents(array: Array, layout: str) -> Array:
     """Return the elements that an array of a layout holds, dense: other ones only where they share memory."""
     shared = layout in ("expanded", "columns expanded", "expanded ids")
-    return np.array(LAYOUTS[layout].make(array)) if shared else array
+    return np.array(LAYOUTS[layout].make(array), order="C") if shared else array

@@ -18,6 +18,7 @@ from xref.engine.keys import Keys, without_keys
 from xref.engine.process import Answer, Forked, die_with_parent, ending, replies_from
 from xref.engine.steps import Died, Replies, Reply, Script
 from xref.engine.wire import Channel
+from xref.spec import Traits
 
 __all__ = ["Local"]
 
@@ -32,10 +33,13 @@ class Local:
     nothing else.
     """
 
-    def __init__(self, candidate: Candidate, *, golden: bool = False) -> None:
-        self.traits = candidate.traits(golden=golden)
+    elsewhere = False
+
+    def __init__(self, candidate: Candidate, *, golden: bool = False, traits: Traits | None = None) -> None:
+        """Take the candidate, and its traits if they are known: they take some trials."""
+        self.traits = traits or candidate.traits(golden=golden)
         self._framework = candidate.framework
-        self._executor = Executor(candidate.verbs, candidate.framework, candidate.device)
+        self._executor = Executor(candidate.verbs, candidate.framework, candidate.device, alone=not golden)
         self._keys = Keys()
         self._child: tuple[Forked, Channel] | None = None
         self._ending: Callable[[], object] = lambda: None

@@ -16,9 +16,9 @@ from xref.bits import FORMATS, as_bits
 from xref.engine.frameworks import Arrays
 from xref.engine.steps import Array, Form, Output, Raised
 
-__all__ = ["described", "device_fault", "output_of", "raised_of"]
+__all__ = ["device_fault", "output_of", "raised_of"]
 
-_LINE, _TEXT = 500, 20_000  # characters of an exception's message
+_TEXT = 20_000  # characters of an exception's message
 _DEVICE_FAULTS = (
     "CUDA error: ", "HIP error: ", "device-side assert", "cudaErrorAssert", "CUDA_ERROR_ASSERT",
     "CUDA_ERROR_ILLEGAL_ADDRESS",
@@ -51,9 +51,9 @@ def output_of(arrays: Arrays, value: Any, *, rows: Array | None = None, copy: bo
         array = array if rows is None else array[rows]
         return Output(form=form, array=np.array(array) if copy else array, memory=_memory(arrays, value))
     except Exception as error:  # a value may be anybody's class
-        if type(error).__name__ in _RAISED_LATE or device_fault(_text(error)):
+        if type(error).__name__ in _RAISED_LATE or device_fault(errors.text_of(error)):
             raise
-        return Output(form=form, unreadable=described(error))
+        return Output(form=form, unreadable=errors.described(error))
 
 
 def _memory(arrays: Arrays, value: Any) -> tuple[int, int]:
@@ -70,24 +70,14 @@ def raised_of(error: BaseException, *, refused: bool = False, unconnected: bool 
     if isinstance(error, errors.RefusedError):
         error, refused = error.__cause__ or error, True
     return Raised(
-        type=_printable(type(error).__name__),
-        bases=tuple(_printable(base.__name__) for base in type(error).__mro__),
-        text=_text(error)[:_TEXT],
-        line=described(error),
+        type=errors.printable(type(error).__name__),
+        bases=tuple(errors.printable(base.__name__) for base in type(error).__mro__),
+        text=errors.text_of(error)[:_TEXT],
+        line=errors.described(error),
         where=_where(error.__traceback__),
         refused=refused,
         unconnected=unconnected or isinstance(error, errors.NoGradientError),
     )
-
-
-def described(error: BaseException) -> str:
-    """Return an exception's type and the first line of its message: frameworks append a page of advice.
-
-    What cannot be printed is escaped, so that it fits into any report.
-    """
-    first = _printable(_text(error).strip().partition("\n")[0][:_LINE])
-    name = _printable(type(error).__name__)
-    return f"{name}: {first}" if first else name
 
 
 def device_fault(text: str) -> str:
@@ -96,19 +86,7 @@ def device_fault(text: str) -> str:
         return ""
     if "assert" in text.lower():
         return "device-side assert"
-    return _printable(text.partition("error: ")[2].partition("\n")[0][:_LINE]) or "illegal address"
-
-
-def _text(error: BaseException) -> str:
-    """Return an exception's message, as far as it can be encoded."""
-    try:
-        return str(error).encode("utf-8", "backslashreplace").decode()
-    except (Exception, SystemExit):  # a kernel's own exception may fail at this, too
-        return ""
-
-
-def _printable(text: str) -> str:
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    return errors.printable(text.partition("error: ")[2].partition("\n")[0][: errors.LINE]) or "illegal address"
 
 
 def _where(traceback: TracebackType | None) -> str:
@@ -123,6 +101,6 @@ def _where(traceback: TracebackType | None) -> str:
             or (file.startswith(_STANDARD) and "-packages" not in file)
         )
         if not foreign:
-            found = _printable(f"{Path(file).name}:{traceback.tb_lineno}")
+            found = errors.printable(f"{Path(file).name}:{traceback.tb_lineno}")
         traceback = traceback.tb_next
     return found

@@ -68,6 +68,8 @@ class Stand:
     deaths: int
     """How many of its processes have ended before they should."""
 
+    elsewhere = True
+
     def __init__(
         self,
         target: str,

@@ -45,6 +45,8 @@ class Put(_Step, frozen=True, kw_only=True):
     """Whether it stays a NumPy array."""
     key: str = ""
     """What the array may be kept under for later scripts that put the same; empty: it is not kept."""
+    checksums: tuple[int, ...] = ()
+    """Of an array that is too large to be copied, as `xref.engine.blocks` makes them: it is the subject's memory too."""
 
 
 class Reuse(_Step, frozen=True, kw_only=True):

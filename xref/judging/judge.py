@@ -71,7 +71,8 @@ def stand_for(operator: Operator, target: str, options: Options) -> Stand:
     Raises:
         UsageError: as `judge` raises it, or the target cannot be loaded.
     """
-    return Stand(target, verbs=operator.verbs, trial=operator.trial(), framework=options.framework, device=options.device)
+    found, device = options.framework, options.device
+    return Stand(target, verbs=operator.verbs, trial=operator.trial(), framework=found, device=device)
 
 
 class Judge:

@@ -60,6 +60,8 @@ def _lines_of(verdict: CheckVerdict) -> list[str]:
     lines = [f"{verdict.check}{grade}: {problem}" for problem in problems[:_SHOWN]]
     if verdict.failed > 1:
         lines.append(f"  {verdict.failed} of {verdict.cases} cases fail")
+    if verdict.detail.strip():
+        lines.append(f"  the process wrote last: {verdict.detail.strip().splitlines()[-1]}")
     if verdict.smallest:
         lines.append(f"  smallest: {verdict.smallest}")
     if verdict.rerun:
@@ -82,17 +84,10 @@ def _printable(text: str) -> str:
 
 
 def to_junit(report: JudgeReport) -> str:
-    """Return the report as JUnit's XML: one test case for each check."""
-    counted = {
-        "tests": report.verdicts,
-        "failures": [v for v in report.verdicts if v.bad and v.outcome is not Outcome.ERROR],
-        "errors": [v for v in report.verdicts if v.bad and v.outcome is Outcome.ERROR],
-        "skipped": [v for v in report.verdicts if not v.bad and v.outcome is not Outcome.PASS],
-    }
-    name = f"xref judge {_printable(report.candidate)} on {report.framework} {report.device}"
-    suite = ET.Element("testsuite", name=name, time=str(report.seconds))
-    for key, verdicts in counted.items():
-        suite.set(key, str(len(verdicts)))
+    """Return the report as JUnit's XML: one test case for each check, and one more if it was interrupted."""
+    suite = ET.Element(
+        "testsuite", name=f"xref judge {_printable(report.candidate)} on {report.framework} {report.device}"
+    )
     for verdict in report.verdicts:
         case = ET.SubElement(suite, "testcase", classname=f"xref.{verdict.judgment}", name=verdict.check)
         if verdict.bad:
@@ -101,4 +96,10 @@ def to_junit(report: JudgeReport) -> str:
             ET.SubElement(case, kind, message=lines[0]).text = "\n".join(lines)
         elif verdict.outcome is not Outcome.PASS:
             ET.SubElement(case, "skipped", message=_printable(verdict.reason or f"{verdict.outcome}, graded only"))
+    if report.interrupted:  # whoever reads this file alone must not take what was made for all
+        case = ET.SubElement(suite, "testcase", classname="xref", name="all of it")
+        ET.SubElement(case, "error", message="interrupted")
+    for key, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(key, str(len(suite.findall(f".//{tag}"))))
+    suite.set("time", str(report.seconds))
     return ET.tostring(suite, encoding="unicode", xml_declaration=True)

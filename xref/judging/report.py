@@ -101,12 +101,7 @@ class JudgeReport(msgspec.Struct, kw_only=True):
     @property
     def ok(self) -> bool:
         """Whether everything required passed, and something was compared."""
-        return (
-            self.elements > 0
-            and not self.broken
-            and not self.interrupted
-            and not any(verdict.bad for verdict in self.verdicts)
-        )
+        return self.elements > 0 and not self.interrupted and not any(verdict.bad for verdict in self.verdicts)
 
     @property
     def failed(self) -> list[CheckVerdict]:

@@ -14,7 +14,6 @@ import pkgutil
 
 from xref import errors
 from xref.spec import Operator
-from xref.targets import told
 
 __all__ = ["GROUP", "find", "names"]
 
@@ -42,7 +41,7 @@ def find(name: str) -> Operator:
     try:
         found = importlib.import_module(where).OPERATOR if folder else offered[0].load()
     except Exception as error:  # anybody's package
-        raise errors.UsageError(where, f"{told(error)} while importing it", "an operator") from error
+        raise errors.UsageError(where, f"{errors.described(error)} while importing it", "an operator") from error
     if not isinstance(found, Operator):
         raise errors.UsageError(where, type(found).__name__, "an xref.spec.Operator")
     return found

@@ -161,8 +161,8 @@ def traced_gradient(call: Call) -> Callable[[Any, Any, Any], Any] | None:
     return None
 
 
-def gradient(call: Call, ids: Any, table: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
-    """Return the gradient that autograd takes of `call(ids, table)` with respect to the table.
+def gradient(call: Call, ids: Any, table: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor | None:
+    """Return the gradient that autograd takes of `call(ids, table)` with respect to the table; None if that gets none.
 
     Raises:
         NoGradientError: the output requires none although the table does.
@@ -173,8 +173,6 @@ def gradient(call: Call, ids: Any, table: torch.Tensor, cotangent: torch.Tensor)
         got, expected = "an output that requires no gradient", "one that autograd connects with the table"
         raise errors.NoGradientError(errors.message("gradient", got, expected, "backward"))
     out.backward(cotangent)
-    if leaf.grad is None:
-        raise errors.bad_type("gradient", "none", "a tensor", "backward")
     return leaf.grad
 
 

@@ -38,6 +38,6 @@ OPERATOR = spec.Operator(
     promises={"out_of_range": ("raise", "poison", "unchecked")},
     modules={
         name: f"{__name__}.{name}"
-        for name in ("cases", "contenders", "goldens", "gradient_cases", "programs", "weights")
+        for name in ("cases", "contenders", "goldens", "gradient_cases", "pinned", "programs", "weights")
     },
 )  # fmt: skip

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Hashable
 
 import numpy as np
 
 from xref.bits import FORMATS, Bits
+from xref.engine.blocks import checksums
 from xref.inputs import Ids, make_ids, make_table
 
-__all__ = ["IDS", "LARGE", "TABLES", "ids_of", "table_of"]
+__all__ = ["IDS", "LARGE", "LOADED", "TABLES", "checksums_of", "ids_of", "table_of"]
 
 LARGE = 1 << 28  # bytes
-"""Tables above this are in memory once: calls that use the same one share it."""
+"""Tables above this are in memory once: who is called with one shares it."""
+
+LOADED: dict[str, tuple[Bits, Ids]] = {}
+"""Tables that were read, by a name of a family, each with the ids of the same name."""
 
 _SMALL, _KEPT = 1 << 24, 24  # bytes of a table that is kept for the next calls, and how many are
 
@@ -35,6 +40,8 @@ IDS: dict[str, Callable[[int, int], Ids]] = {
 
 def ids_of(family: str, shape: tuple[int, ...], vocab: int, id_dtype: str) -> Ids:
     """Return ids of a family, dense, of any shape and integer dtype, within the dtype's range."""
+    if family in LOADED:
+        return LOADED[family][1]
     if family not in IDS:
         return make_ids(family, shape, vocab, id_dtype)
     reachable = min(vocab, int(np.iinfo(id_dtype).max) + 1)
@@ -72,11 +79,13 @@ TABLES: dict[str, Callable[[int, int, str, int], Bits]] = {"zeros": _zeros, "cla
 def table_of(
     family: str, vocab: int, hidden: int, dtype: str, offset: int, ids: Ids | tuple[()] = ()
 ) -> tuple[Bits, Ids | None]:
-    """Return a table's bits, dense and read-only, and which rows they are: None where it is all of them.
+    """Return a table's bits, dense, and which rows they are: None where it is all of them. Only large ones can be written.
 
     A `sparse` table has rows where ids name them, and zeros elsewhere; a `poisoned` one has NaN in every row that no id
     names: who multiplies by zeros, or reads too much, gets NaN. All others do not depend on the ids.
     """
+    if family in LOADED:
+        return LOADED[family][0], None
     if family == "sparse":
         rows = np.unique(ids)
         return make_table(family, vocab, hidden, FORMATS[dtype], touched=rows)[rows], rows
@@ -85,7 +94,7 @@ def table_of(
         table[np.setdiff1d(np.arange(vocab), ids)] = FORMATS[dtype].nan
         return table, None
     size = vocab * hidden * FORMATS[dtype].width // 8
-    make = _kept if size <= _SMALL else _shared if size > LARGE else _made
+    make = _kept if size <= _SMALL else _shared
     return make(family, vocab, hidden, dtype, offset), None
 
 
@@ -100,11 +109,28 @@ def _made(family: str, vocab: int, hidden: int, dtype: str, offset: int) -> Bits
 
 _kept = functools.lru_cache(_KEPT)(_made)
 _in_use: weakref.WeakValueDictionary[Hashable, Bits] = weakref.WeakValueDictionary()
+_sums: dict[int, tuple[weakref.ref[Bits], tuple[int, ...]]] = {}
+_lock = threading.RLock()  # scripts are written in several threads
 
 
 def _shared(family: str, vocab: int, hidden: int, dtype: str, offset: int) -> Bits:
     key = family, vocab, hidden, dtype, offset
-    table = _in_use.get(key)
-    if table is None:
-        _in_use[key] = table = _made(*key)
-    return table
+    with _lock:
+        table = _in_use.get(key)
+        if table is None:
+            _in_use[key] = table = _made(*key)
+            table.flags.writeable = table.nbytes > LARGE  # a framework takes no other memory as its own
+            checksums_of(table)
+        return table
+
+
+def checksums_of(table: Bits) -> tuple[int, ...]:
+    """Return the checksums of a large table as they were when they were first asked for; of any other none."""
+    if table.nbytes <= LARGE:
+        return ()
+    with _lock:
+        watch, sums = _sums.get(id(table), (None, ()))
+        if watch is None or watch() is not table:
+            sums = checksums(table)
+            _sums[id(table)] = weakref.ref(table), sums
+        return sums

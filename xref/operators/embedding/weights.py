@@ -6,11 +6,12 @@ before one is loaded. The tensor is copied out of the map once, in slices, into 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import reprlib
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,15 @@ import safetensors
 from xref import bits, errors
 from xref.bits import FORMATS, Bits
 from xref.engine import frameworks
+from xref.engine.conditions import PLANS
 from xref.inputs import Ids, allocate, make_ids
+from xref.operators.embedding.calls.batches import Batches
+from xref.operators.embedding.calls.forward import Forward
+from xref.operators.embedding.clauses import CLAUSES_OF_EVERY_CALL, verbs_of
+from xref.operators.embedding.families import LARGE, LOADED
+from xref.spec import Call, Exam
 
-__all__ = ["StoredTable", "default_ids", "find_table", "read_ids"]
+__all__ = ["Stored", "StoredTable", "default_ids", "find_table", "loaded", "read_ids", "stored"]
 
 _DTYPES = {
     "F64": "float64",
@@ -185,3 +192,70 @@ def default_ids(vocab_size: int, hidden: int) -> Ids:
     """
     tokens = min(8192, max(_ROWS_AT_MOST // max(hidden, 1), 2))
     return make_ids("zipf_ends", (8, 1024) if tokens == 8192 else (tokens,), vocab_size, "int64")
+
+
+# The calls that are made of it
+
+_FAMILY = "loaded"
+_CONDITION_TOKENS = 1098  # as many as the largest fixed call with conditions has
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A table that is in a file, not read yet, and ids for it."""
+
+    table: StoredTable
+    ids: Ids
+
+    @property
+    def dtype(self) -> str:
+        """Of the table."""
+        return self.table.dtype
+
+    @property
+    def name(self) -> str:
+        """File, tensor and sizes in words."""
+        what = f"{self.dtype} {self.table.shape[0]} x {self.table.shape[1]}, {self.ids.size} ids"
+        return f"{self.table.path.name}:{self.table.name} ({what})"
+
+    def calls(self, exam: Exam) -> Iterator[Call]:
+        """Yield the calls of each verb on the table that is loaded: plain, repeated, and in every condition and mode."""
+        flat = self.ids.reshape(-1)[:_CONDITION_TOKENS]
+        repeats = 2 if self.ids.size * self.table.shape[1] * FORMATS[self.dtype].width // 8 < LARGE else 1
+        for verb in verbs_of(self.dtype):
+            fields = {
+                "verb": verb, "dtype": self.dtype, "vocab": self.table.shape[0], "hidden": self.table.shape[1],
+                "table": _FAMILY, "id_dtype": self.ids.dtype.name,
+            }  # fmt: skip
+            check = CLAUSES_OF_EVERY_CALL.accuracy[verb]
+            yield Forward(check=check, ids=_FAMILY, shape=self.ids.shape, repeats=repeats, **fields)
+            fields |= {"ids": tuple(flat.tolist()), "shape": flat.shape}
+            for plan, groups in PLANS.items():
+                for group in range(len(groups(flat, np.arange(flat.size), self.table.shape[0]))):
+                    yield Batches(check=f"EMB-7/{plan}", plan=plan, group=group, **fields)
+            traits = exam.traits
+            for check, modes in (("gradient", traits.grad_modes), ("settings", traits.settings),
+                                 ("mode", [each for each in traits.transforms if each not in traits.grad_modes])):  # fmt: skip
+                yield from (Forward(check=f"EMB-7/{check}", mode=mode, **fields) for mode in modes)
+
+
+def stored(path: Path, tensor: str | None, ids_file: str | Path | None) -> Stored:
+    """Return the table of a file, not read yet, with ids of another file or those that it gets without any.
+
+    Raises:
+        UsageError: as `find_table` and `read_ids`, or the table has no elements.
+    """
+    table = find_table(path, tensor)
+    if 0 in table.shape:
+        raise _error(table.name, f"shape {table.shape}", "a table with elements")
+    return Stored(table, read_ids(Path(ids_file), table.shape[0]) if ids_file else default_ids(*table.shape))
+
+
+@contextlib.contextmanager
+def loaded(found: Stored) -> Iterator[Callable[[Exam], Iterator[Call]]]:
+    """Have a table in memory inside the block, where calls find it, and give what yields its calls."""
+    LOADED[_FAMILY] = found.table.read(), found.ids
+    try:
+        yield found.calls
+    finally:
+        del LOADED[_FAMILY]

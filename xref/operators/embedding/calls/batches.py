@@ -19,11 +19,11 @@ from xref.operators.embedding.answers import exact_answer
 from xref.operators.embedding.calls.forward import Forward, arrays_of, suspects_of
 from xref.operators.embedding.clauses import result_dtype
 from xref.operators.embedding.evidence import ForwardEvidence
-from xref.spec import Call, Exam, Seen, Suspect
+from xref.spec import Call, Exam, Fault, Seen, Suspect
 
 __all__ = ["Batches"]
 
-_PLAN_FAULTS = {
+_PLAN_FAULTS: dict[str, tuple[Fault, ...]] = {
     "population": (faults.OTHER_PATH_BY_BATCH_SIZE,),
     "position": (faults.POSITION_DEPENDENT,),
     "neighbours": (faults.NEIGHBOUR_DEPENDENT,),

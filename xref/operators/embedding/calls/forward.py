@@ -21,7 +21,7 @@ from xref.operators.embedding import faults
 from xref.operators.embedding.answers import exact_answer
 from xref.operators.embedding.clauses import CLAUSES_OF_EVERY_CALL, result_dtype
 from xref.operators.embedding.evidence import ForwardEvidence
-from xref.operators.embedding.families import ids_of, table_of
+from xref.operators.embedding.families import checksums_of, ids_of, table_of
 from xref.spec import Call, Exam, Failure, Fault, Seen, Suspect
 
 __all__ = ["Forward", "NarrowedTable", "arrays_of", "suspects_of"]
@@ -30,18 +30,22 @@ _OPTIONAL_SECONDS = 10.0  # for a transform that a kernel need not support: a co
 _SHOWN = 8  # ids of a call in words
 _HALVED = 1 << 16  # ids that are written out when a call is made smaller
 
-_TABLE_FAULTS = {
+_TABLE_FAULTS: dict[str, tuple[Fault, ...]] = {
+    "rows and columns between others": (faults.TABLE_STRIDES_IGNORED, faults.STORAGE_OFFSET_IGNORED),
     "offset by one element": (faults.STORAGE_OFFSET_IGNORED,),
     "rows of a larger one": (faults.STORAGE_OFFSET_IGNORED,),
     "columns of a larger one": (faults.STORAGE_OFFSET_IGNORED, faults.TABLE_STRIDES_IGNORED),
     "read-only": (),
 }
-_ID_FAULTS = {
+_ID_FAULTS: dict[str, tuple[Fault, ...]] = {
     "offset by one": (faults.STORAGE_OFFSET_IGNORED,),
     SLICE: (faults.STORAGE_OFFSET_IGNORED,),
     "read-only": (),
 }
-_MODE_FAULTS = {"EMB-7/gradient": (faults.GRADIENT_MODE_DEPENDENT,), "EMB-7/settings": (faults.SETTING_DEPENDENT,)}
+_MODE_FAULTS: dict[str, tuple[Fault, ...]] = {
+    "EMB-7/gradient": (faults.GRADIENT_MODE_DEPENDENT,),
+    "EMB-7/settings": (faults.SETTING_DEPENDENT,),
+}
 
 
 def suspects_of(found: tuple[Fault, ...], weight: float, seen: str) -> tuple[Suspect, ...]:
@@ -123,6 +127,7 @@ class Forward(Invocation, frozen=True, kw_only=True, tag="forward"):
                 vocab=self.vocab if rows is not None else 0,
                 dtype=self.dtype,
                 key="" if self.table == "poisoned" else key,
+                checksums=checksums_of(table),
             ),
         )
 
@@ -170,7 +175,7 @@ class Forward(Invocation, frozen=True, kw_only=True, tag="forward"):
         """Judge form, bits and purity of every output; of repeats that they are alike, and stay what they were."""
         seen = super().judge(script, replies, exam)
         for failure in seen.failures:
-            if failure.call is not None and isinstance(failure.evidence, ForwardEvidence):
+            if isinstance(failure.call, Forward) and isinstance(failure.evidence, ForwardEvidence):
                 failure.evidence = dataclasses.replace(failure.evidence, call=failure.call)
         unlike = seen.failed(self.clauses.repeat)
         if unlike is not None:
@@ -224,8 +229,8 @@ class Forward(Invocation, frozen=True, kw_only=True, tag="forward"):
             return msgspec.structs.replace(self, hidden=size)
         if name == "rows":
             ids = self.ids if isinstance(self.ids, str) else tuple(each % size for each in self.ids)
-            return msgspec.structs.replace(self, vocab=size, ids=ids)
-        axes = list(self.sizes())[:-2]
+            return msgspec.structs.replace(self, vocab=size, ids="equal" if size == 1 else ids)
+        axes = list(Forward.sizes(self))[:-2]
         if name not in axes:
             return None
         shape = tuple(size if axis == name else old for axis, old in zip(axes, self.shape, strict=True))

@@ -6,7 +6,6 @@ what that gets wrong is not blamed on the variation.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Iterator
@@ -26,10 +25,9 @@ from xref.operators.embedding.calls import sums
 from xref.operators.embedding.calls.sums import COVERAGE, SPECIAL, SUMS, ZERO_SIGN
 from xref.operators.embedding.clauses import CLAUSES_OF_EVERY_CALL, VERBS
 from xref.operators.embedding.cotangents import SPECIALS, cotangent_families, make_cotangent
-from xref.operators.embedding.evidence import GradientEvidence
 from xref.spec import Call, Exam, Seen, Suspect
 
-__all__ = ["TRACED", "Gradient"]
+__all__ = ["TRACED", "AroundGradient", "Gradient"]
 
 TRACED = "traced"
 _MOST_ELEMENTS = 2**30  # of a table in a record
@@ -119,8 +117,6 @@ class Gradient(Call, frozen=True, kw_only=True, tag="gradient"):
         """The check of what it is evidence of."""
         return SPECIAL if self.values in SPECIALS else SUMS
 
-    # The script
-
     def arrays(self) -> tuple[Ids, Bits]:
         """Return the token ids, `S`, and the bits of the cotangents, `S + (H,)`."""
         ids = make_ids(self.ids, self.shape, self.vocab, self.id_dtype)
@@ -196,8 +192,6 @@ class Gradient(Call, frozen=True, kw_only=True, tag="gradient"):
         vague = self.result.startswith("float8") or (exam.traits.framework == "jax" and self.verb in VERBS)
         return (vague and not alike) or math.prod(self.shape) == 0 or self.shape == ()
 
-    # Judging
-
     def judge(self, script: Script, replies: Replies, exam: Exam) -> Seen:
         """Judge form, sums, specials, other rows and purity; a varied call only where the plain one is right."""
         seen = Seen()
@@ -215,8 +209,9 @@ class Gradient(Call, frozen=True, kw_only=True, tag="gradient"):
             seen.skipped[check] = f"{self.mode or self.way}: refused"
             return None
         trial = replies.of("trial gradient") if self._needs_trial(exam) else reply
-        if self.lacks(reply) and self.lacks(trial):
-            self.skip(seen, trial)
+        if self.lack(reply) and self.lack(trial):
+            for name in (self.check, self.accuracy, ZERO_SIGN if self.accuracy == SPECIAL else COVERAGE):
+                seen.skipped[name] = self.lack(trial)
             return None
         got = self.formed(seen, reply, check, exam)
         if got is not None:
@@ -225,23 +220,18 @@ class Gradient(Call, frozen=True, kw_only=True, tag="gradient"):
             if prefix:
                 ids, cotangent = contents(ids, self.id_layout), contents(cotangent, self.layout)
             judged_inputs(seen, script, replies, names, reply, CLAUSES_OF_EVERY_CALL, "gradient")
-            self.judge_bits(seen, got, (ids, cotangent), exam, check=check if prefix else "")
+            sums.judge(self, seen, got, (ids, cotangent), exam, check=check if prefix else "")
         if prefix:
             for failure in seen.failures:
-                failure.suspects += self._suspects_of_variation() if failure.check == check else ()
+                failure.suspects += _suspects_of_variation(self) if failure.check == check else ()
         return got
 
-    def lacks(self, reply: Reply) -> bool:
-        """Return whether a reply says that there is no such gradient; otherwise it is one that fails."""
+    def lack(self, reply: Reply) -> str:
+        """Return that there is no such gradient, in words, if an exception says so; others say that it fails."""
         if not isinstance(reply, Raised):
-            return False
-        return reply.unconnected or "NotImplementedError" in reply.bases or self.result.startswith("float8")
-
-    def skip(self, seen: Seen, reply: Reply) -> None:
-        """Note that there is no such gradient."""
-        why = f"{self.words}: {reply.line if isinstance(reply, Raised) else 'none'}"
-        for check in {self.check, self.accuracy, ZERO_SIGN if self.accuracy == SPECIAL else COVERAGE}:
-            seen.skipped[check] = why
+            return ""
+        lacks = reply.unconnected or "NotImplementedError" in reply.bases or self.result.startswith("float8")
+        return f"{self.words}: {reply.line}" if lacks else ""
 
     def formed(self, seen: Seen, reply: Reply, check: str, exam: Exam) -> Bits | None:
         """Return a gradient's bits, `[V, H]`; else record what is wrong with its form, and return None."""
@@ -253,41 +243,11 @@ class Gradient(Call, frozen=True, kw_only=True, tag="gradient"):
             return reply.array
         got, expected = (f"shape {shape}, {dtype}, on {device}" for shape, dtype, device in (reply.form, form))
         why = f", that cannot be read ({reply.unreadable})" if reply.unreadable else ""
-        message = f"gradient: got {got}{why}, expected {expected}"
-        seen.fail(check, message, elements, evidence=Misformed(reply.form, form))
+        lost = reply.form[1] == "NoneType"
+        suspects = [Suspect(0.98, faults.GRADIENT_LOST.name, "the gradient is None")] if lost else []
+        message = f"gradient: got {'None' if lost else f'{got}{why}'}, expected {expected}"
+        seen.fail(check, message, elements, *suspects, evidence=Misformed(reply.form, form))
         return None
-
-    def _suspects_of_variation(self) -> tuple[Suspect, ...]:
-        if self.condition == "EMB-10/settings":
-            return (
-                Suspect(0.9, faults.SETTING_DEPENDENT.name, f"right plainly, and wrong with {self.mode or self.way}"),
-            )
-        what, layout = ("cotangent", self.layout) if self.layout != DENSE else ("ids", self.id_layout)
-        fault = faults.COTANGENT_STRIDES_IGNORED if what == "cotangent" else faults.IDS_STRIDES_IGNORED
-        found = [Suspect(0.9, fault.name, f"right in dense memory, and wrong where the {what} are {layout}")]
-        if layout.startswith(("offset", SLICE)):
-            found.insert(0, Suspect(0.92, faults.STORAGE_OFFSET_IGNORED.name, found[0].seen))
-        return tuple(found)
-
-    def judge_bits(self, seen: Seen, got: Bits, inputs: tuple[Ids, Bits], exam: Exam, *, check: str = "") -> None:
-        """Judge the bits of a gradient of these ids and cotangents; `check` is whose it is, instead of the clauses'."""
-        known = sums.known(self, *inputs)
-        elements = known.rows.size * self.hidden
-        wrongs = sums.wrongs(self, got, inputs, known, exam)
-        if check:
-            wrongs = [dataclasses.replace(wrong, check=check) for wrong in wrongs if wrong.check != ZERO_SIGN][:1]
-        for wrong in wrongs:
-            off = np.zeros((known.rows.size, self.hidden), bool) if wrong.off is None else wrong.off
-            evidence = GradientEvidence(call=self, ids=inputs[0], cotangent=inputs[1], exact=known, got=got, off=off)
-            seen.fail(wrong.check, wrong.message, wrong.elements, evidence=evidence)
-        sizes = {self.accuracy: elements, COVERAGE: got.size - elements}
-        if self.accuracy == SPECIAL:
-            sizes[ZERO_SIGN] = elements
-        for passed, size in ({check: elements} if check else sizes).items():
-            if passed not in {wrong.check for wrong in wrongs}:
-                seen.ok(passed, size)
-
-    # Smaller calls
 
     def plainer(self) -> Iterator[Gradient]:
         """Yield calls in dense memory, of plain ids, one dimension and all ones."""
@@ -315,6 +275,44 @@ class Gradient(Call, frozen=True, kw_only=True, tag="gradient"):
         other = msgspec.structs.replace(self, **{field: (size,) if field == "shape" else size})
         distinct = other.ids != "distinct" or math.prod(other.shape) <= other.vocab
         return other if distinct and other.vocab > (other.padding_idx or 0) else None
+
+
+def _suspects_of_variation(call: Gradient) -> tuple[Suspect, ...]:
+    if call.condition == "EMB-10/settings":
+        what = f"right plainly, and wrong with {call.mode or call.way}"
+        return (Suspect(0.9, faults.SETTING_DEPENDENT.name, what),)
+    what, layout = ("cotangent", call.layout) if call.layout != DENSE else ("ids", call.id_layout)
+    fault = faults.COTANGENT_STRIDES_IGNORED if what == "cotangent" else faults.IDS_STRIDES_IGNORED
+    found = [Suspect(0.9, fault.name, f"right in dense memory, and wrong where the {what} are {layout}")]
+    if layout.startswith(("offset", SLICE)):
+        found.insert(0, Suspect(0.92, faults.STORAGE_OFFSET_IGNORED.name, found[0].seen))
+    return tuple(found)
+
+
+class AroundGradient(Call, frozen=True, kw_only=True):
+    """A plain gradient, and what is asked for beside it."""
+
+    plain: Gradient
+    """With all there is to vary at rest."""
+
+    def judged_plain(self, seen: Seen, reply: Reply, exam: Exam) -> Bits | None:
+        """Return the plain gradient's bits; without any, that is no failure of what is asked for beside it."""
+        lack = self.plain.lack(reply)
+        got = None if lack else self.plain.formed(seen, reply, self.plain.accuracy, exam)
+        if got is None:
+            seen.skipped[self.check] = lack or f"the same call made plainly fails: {self.plain.accuracy}"
+        for failure in seen.failures:
+            failure.call = msgspec.structs.replace(self.plain, check=failure.check)
+        return got
+
+    def sizes(self) -> dict[str, int]:
+        """Return those of the plain call."""
+        return self.plain.sizes()
+
+    def resized(self, name: str, size: int) -> Call | None:
+        """Return the same around a plain call of another size."""
+        plain = self.plain.resized(name, size)
+        return None if plain is None else msgspec.structs.replace(self, plain=plain)
 
 
 @functools.lru_cache(8)

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Literal, get_args
 
 import msgspec
 import numpy as np
 
 from xref.bits import FORMATS, Bits, from_bits
-from xref.engine.calls import unmade
 from xref.engine.compare import mismatch
 from xref.engine.layouts import DENSE
-from xref.engine.steps import Add, Output, Raised, Replies, Reply, Script, Step
+from xref.engine.steps import Add, Output, Replies, Reply, Script, Step
 from xref.inputs import Ids, words
 from xref.operators.embedding import faults
 from xref.operators.embedding.calls import sums
-from xref.operators.embedding.calls.gradient import Gradient
+from xref.operators.embedding.calls.gradient import AroundGradient, Gradient
 from xref.operators.embedding.evidence import GradientEvidence
 from xref.operators.embedding.goldens import ACCUMULATED, MOST_PARTS
 from xref.spec import Call, Exam, Seen, Suspect
 
-__all__ = ["CONDITIONS", "GradientBatches", "GradientDtypes"]
+__all__ = ["CONDITIONS", "Condition", "GradientBatches", "GradientDtypes"]
 
-CONDITIONS = ("repeat", "layout", "padding", "permuted", "split")
+Condition = Literal["repeat", "layout", "padding", "permuted", "split"]
+CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 _REPEATS, _AGAIN = 6, 2  # of the condition `repeat`, and of the others, to know what a run alone changes
 _ORDERS, _GOLDEN_ORDERS = 3, 5
 
@@ -56,22 +57,10 @@ class _Batch:
         return replies.of(f"{prefix}gradient")
 
 
-class GradientBatches(Call, frozen=True, kw_only=True, tag="gradient-batches"):
+class GradientBatches(AroundGradient, frozen=True, kw_only=True, tag="gradient-batches"):
     """A plain gradient, and the same tokens again in other batches: the bits must be the same."""
 
-    plain: Gradient
-    """With all there is to vary at rest."""
-    condition: str
-    """One of `CONDITIONS`."""
-
-    def __post_init__(self) -> None:
-        """Refuse what no report holds.
-
-        Raises:
-            ValueError: there is no such condition.
-        """
-        if self.condition not in CONDITIONS:
-            raise ValueError(f"condition {self.condition}, expected one of {', '.join(CONDITIONS)}")
+    condition: Condition
 
     def __str__(self) -> str:
         return f"{self.plain}, condition {self.condition}"
@@ -155,27 +144,21 @@ class GradientBatches(Call, frozen=True, kw_only=True, tag="gradient-batches"):
 
     def judge(self, script: Script, replies: Replies, exam: Exam) -> Seen:
         """Compare every gradient with the plain one, by bits."""
-        seen, check = Seen(), f"EMB-10/{self.condition}"
-        plain = replies.of("gradient")
-        if self.plain.lacks(plain):
-            seen.skipped[check] = f"{self.plain.words}: {plain.line if isinstance(plain, Raised) else 'none'}"
-            return seen
-        base = self.plain.formed(seen, plain, self.plain.accuracy, exam)
+        seen, inputs = Seen(), self._inputs(exam)
+        base = self.judged_plain(seen, replies.of("gradient"), exam)
         if base is None:
-            for failure in seen.failures:
-                failure.call = msgspec.structs.replace(self.plain, check=failure.check)
-            seen.skipped[check] = f"the same call made plainly fails: {self.plain.accuracy}"
             return seen
-        again = [replies.of(f"again {n} gradient") for n in range(self._repeats)]
+        again = [_Batch(f"in call {n + 2}", (inputs,), self.plain) for n in range(self._repeats)]
+        runs = [batch.reply(replies, f"again {n} ") for n, batch in enumerate(again)]
         if self.condition == "repeat":
-            self._judge_repeats(seen, base, again, self._inputs(exam), exam)
-            return seen
-        runs = [run.array for run in again if isinstance(run, Output) and run.array is not None]
-        other = next((run for run in runs if run.shape == base.shape and (run != base).any()), None)
-        by_run = () if other is None else self._suspects_of_repeat(base, other, self._inputs(exam), exam)
-        for n, batch in enumerate(self._batches(exam, *self._inputs(exam))):
-            self._judge_batch(seen, batch, batch.reply(replies, f"varied {n} "), base, exam)
+            varied = list(zip(again, runs, strict=True))
+        else:
+            batches = enumerate(self._batches(exam, *inputs))
+            varied = [(batch, batch.reply(replies, f"varied {n} ")) for n, batch in batches]
+        for batch, reply in varied:
+            self._judge_batch(seen, batch, reply, base, exam)
             if seen.failures:
+                by_run = self._suspects_of_runs(base, runs, inputs, exam)
                 seen.failures[0].suspects = by_run or seen.failures[0].suspects
                 break
         return seen
@@ -184,14 +167,14 @@ class GradientBatches(Call, frozen=True, kw_only=True, tag="gradient-batches"):
         check = f"EMB-10/{self.condition}"
         got = batch.call.formed(seen, reply, check, exam)
         miss = None if got is None else mismatch(got, base, FORMATS[self.plain.result])
-        if got is not None and miss is None:
-            seen.ok(check, got.size)
-        elif got is not None:
+        if got is not None and miss is not None:
             inputs = np.concatenate([ids for ids, _ in batch.parts]), np.concatenate([c for _, c in batch.parts])
             evidence = self._evidence(batch.call, inputs, got, exam)
-            suspects = tuple(self._suspects(batch, evidence, base))
+            suspects = self._suspects(batch, evidence, base, self._inputs(exam)[0])
             message = f"gradient{str(miss).removeprefix('out')} {batch.what}"
             seen.fail(check, message, got.size, *suspects, evidence=evidence)
+        elif got is not None:
+            seen.ok(check, got.size)
 
     def _evidence(self, call: Gradient, inputs: tuple[Ids, Bits], got: Bits, exam: Exam) -> GradientEvidence:
         known = sums.known(self.plain, *inputs)
@@ -199,9 +182,9 @@ class GradientBatches(Call, frozen=True, kw_only=True, tag="gradient-batches"):
         off = missed.sums | missed.specials
         return GradientEvidence(call=call, ids=inputs[0], cotangent=inputs[1], exact=known, got=got, off=off)
 
-    def _suspects(self, batch: _Batch, evidence: GradientEvidence, base: Bits) -> Iterator[Suspect]:
+    def _suspects(self, batch: _Batch, evidence: GradientEvidence, base: Bits, ids: Ids) -> Iterator[Suspect]:
         """Yield what it speaks for that a variation has other bits than the plain call, which always has the same."""
-        unnamed = np.setdiff1d(np.arange(len(base)), self.plain.arrays()[0])
+        unnamed = np.setdiff1d(np.arange(len(base)), ids)
         if base[unnamed].any() or evidence.got[unnamed].any():
             yield Suspect(0.9, faults.UNTOUCHED_ROWS_NOT_ZERO.name, "a row that no id names is not +0")
         elif evidence.off.any():
@@ -216,53 +199,33 @@ class GradientBatches(Call, frozen=True, kw_only=True, tag="gradient-batches"):
             what = f"the sums are within the bound, and have other bits {batch.what}"
             yield Suspect(0.8, faults.GRADIENT_ORDER_BY_RUN.name, what)
 
-    def _judge_repeats(self, seen: Seen, base: Bits, again: list[Reply], inputs: tuple[Ids, Bits], exam: Exam) -> None:
-        check, fmt = "EMB-10/repeat", FORMATS[self.plain.result]
-        for number, reply in enumerate(again, start=2):
-            if unmade(seen, reply, check, base.size, what="gradient"):
-                for failure in seen.failures:
-                    failure.suspects += (_SECOND,)
-                return
-            got = self.plain.formed(seen, reply, check, exam)
-            miss = None if got is None else mismatch(got, base, fmt)
-            if got is not None and miss is None:
-                seen.ok(check, got.size)
-            elif got is not None:
-                suspects = self._suspects_of_repeat(base, got, inputs, exam)
-                message = f"gradient{str(miss).removeprefix('out')} in call {number}"
-                seen.fail(check, message, base.size, *suspects)
-            if seen.failures:
-                return
-
-    def _suspects_of_repeat(self, base: Bits, got: Bits, inputs: tuple[Ids, Bits], exam: Exam) -> tuple[Suspect, ...]:
-        """Return what it speaks for that the same call has other bits the next time."""
-        evidence = self._evidence(self.plain, inputs, got, exam)
-        one, two = (from_bits(bits, self.plain.result).astype(np.float64) for bits in (base, got))
+    def _suspects_of_runs(
+        self, base: Bits, runs: list[Reply], inputs: tuple[Ids, Bits], exam: Exam
+    ) -> tuple[Suspect, ...]:
+        """Return what it speaks for that the same call is not the same the next time, if it is not."""
+        arrays = [run.array if isinstance(run, Output) else None for run in runs]
+        other = next((run for run in arrays if run is None or not np.array_equal(run, base)), base)
+        if other is base:
+            return ()
+        if other is None or other.shape != base.shape:
+            return (_SECOND,)
+        evidence = self._evidence(self.plain, inputs, other, exam)
+        unnamed = np.setdiff1d(np.arange(len(base)), inputs[0])
+        one, two = (from_bits(bits, self.plain.result).astype(np.float64) for bits in (base, other))
+        if not np.array_equal(base[unnamed], other[unnamed]):
+            return (Suspect(0.9, faults.UNTOUCHED_ROWS_NOT_ZERO.name, "rows that no id names change from run to run"),)
         if not evidence.off.any():
-            return (
-                Suspect(
-                    0.95, faults.GRADIENT_ORDER_BY_RUN.name, "run after run, sums within the bound have other bits"
-                ),
-            )
+            what = "run after run, sums within the bound have other bits"
+            return (Suspect(0.95, faults.GRADIENT_ORDER_BY_RUN.name, what),)
         if one.any() and np.allclose(two, 2 * one, rtol=2.0**-6):
-            return (
-                Suspect(0.97, faults.GRADIENT_ACCUMULATES_ACROSS_CALLS.name, "the second call gives twice the first"),
-            )
+            what = "the second call gives twice the first"
+            return (Suspect(0.97, faults.GRADIENT_ACCUMULATES_ACROSS_CALLS.name, what),)
         return (_SECOND,)
 
     def plainer(self) -> Iterator[Call]:
         """Yield the condition on plainer calls."""
         for plain in self.plain.plainer():
             yield msgspec.structs.replace(self, plain=plain)
-
-    def sizes(self) -> dict[str, int]:
-        """Return those of the plain call."""
-        return self.plain.sizes()
-
-    def resized(self, name: str, size: int) -> Call | None:
-        """Return the condition on a call of another size."""
-        plain = self.plain.resized(name, size)
-        return None if plain is None else msgspec.structs.replace(self, plain=plain)
 
 
 _SECOND = Suspect(0.9, faults.CALL_COUNT_DEPENDENT.name, "the first call is right, and a later one of the same is not")
@@ -296,14 +259,12 @@ class GradientDtypes(Call, frozen=True, kw_only=True, tag="gradient-dtypes"):
         runs = [replies.of(f"{n} gradient") for n in range(len(self.calls))]
         there = any(isinstance(run, Output) for run in runs)
         for call, run in zip(self.calls, runs, strict=True):
-            if isinstance(run, Raised) and there and call.lacks(run) and not call.result.startswith("float8"):
+            lack = call.lack(run)
+            if lack and there and not call.result.startswith("float8"):
                 suspect = Suspect(0.97, faults.GRADIENT_LOST.name, f"{self.verb} has a gradient for other dtypes")
-                message = f"gradient: got {run.line} for {call.result}, expected one as for other dtypes"
-                seen.fail(self.check, message, 0, suspect, raised=run.line)
-            elif call.lacks(run):
-                call.skip(seen, run)
-        if not seen.failures:
-            seen.ok(self.check, 0)
+                seen.fail(self.check, f"gradient: got {lack}, expected one as for other dtypes", 0, suspect)
+            elif lack:
+                seen.skipped[self.check] = lack
         return seen
 
     def plainer(self) -> Iterator[Call]:

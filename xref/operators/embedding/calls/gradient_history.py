@@ -10,22 +10,24 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator
+from typing import Literal, get_args
 
 import msgspec
 import numpy as np
 
 from xref.bits import FORMATS, Bits, from_bits
-from xref.engine.steps import Drop, NotMade, Output, Overwrite, Put, Raised, Read, Replies, Script, Step
+from xref.engine.steps import Drop, NotMade, Output, Overwrite, Put, Read, Replies, Script, Step
 from xref.inputs import Ids, make_ids
 from xref.operators.embedding import faults
-from xref.operators.embedding.calls.gradient import Gradient
-from xref.operators.embedding.calls.sums import answer
+from xref.operators.embedding.calls.gradient import AroundGradient, Gradient
+from xref.operators.embedding.calls.sums import answer, judge
 from xref.operators.embedding.cotangents import make_cotangent
 from xref.spec import Call, Exam, Seen, Suspect
 
 __all__ = ["SCENARIOS", "GradientHistory"]
 
-SCENARIOS = ("cotangents", "ids", "rows", "overwritten", "memory", "again")
+Scenario = Literal["cotangents", "ids", "rows", "overwritten", "memory", "again"]
+SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 _CHECK = "EMB-10/history"
 _HELD = 6  # gradients that are looked at again at the end
 _AGAIN, _MEMORY = 12, 6
@@ -76,21 +78,20 @@ class _Calls:
         self.made.append(_Made(name, what, self.now[ids], self.now[cotangent], call))
 
 
-class GradientHistory(Call, frozen=True, kw_only=True, tag="gradient-history"):
+class GradientHistory(AroundGradient, frozen=True, kw_only=True, tag="gradient-history"):
     """Gradients of small whole numbers, one after another, the first of them plain."""
 
-    plain: Gradient
-    scenarios: tuple[str, ...] = SCENARIOS
-    """What differs from call to call, of `SCENARIOS`."""
+    scenarios: tuple[Scenario, ...] = SCENARIOS
+    """What differs from call to call."""
 
     def __post_init__(self) -> None:
         """Refuse what no report holds.
 
         Raises:
-            ValueError: there is no such scenario, or there are no whole numbers of tokens in a row.
+            ValueError: its cotangents are no whole numbers of tokens in a row.
         """
-        if not set(self.scenarios) <= set(SCENARIOS) or self.plain.values != "whole" or len(self.plain.shape) != 1:
-            raise ValueError(f"scenarios {self.scenarios}, expected some of {', '.join(SCENARIOS)}, of whole numbers")
+        if self.plain.values != "whole" or len(self.plain.shape) != 1:
+            raise ValueError(f"a history of {self.plain.id}, expected one of whole numbers in a row")
 
     def __str__(self) -> str:
         return f"{self.plain}, condition history: {', '.join(self.scenarios)}"
@@ -157,14 +158,11 @@ class GradientHistory(Call, frozen=True, kw_only=True, tag="gradient-history"):
     def judge(self, script: Script, replies: Replies, exam: Exam) -> Seen:
         """Compare each gradient with the exact one; where the plain one is wrong, nothing is history's."""
         seen, made = Seen(), self._calls(exam).made
-        plain = replies.of(made[0].name)
-        if self.plain.lacks(plain):
-            seen.skipped[_CHECK] = f"{self.plain.words}: {plain.line if isinstance(plain, Raised) else 'none'}"
+        got = self.judged_plain(seen, replies.of(made[0].name), exam)
+        if got is None:
             return seen
-        got = self.plain.formed(seen, plain, "EMB-8", exam)
-        if got is not None:
-            self.plain.judge_bits(seen, got, (made[0].ids, made[0].cotangent), exam)
-        if seen.failures or not isinstance(plain, Output):
+        judge(self.plain, seen, got, (made[0].ids, made[0].cotangent), exam)
+        if seen.failures:
             for failure in seen.failures:
                 failure.call = msgspec.structs.replace(self.plain, check=failure.check)
             seen.skipped[_CHECK] = "the same call made plainly is wrong: EMB-8"
@@ -183,7 +181,7 @@ class GradientHistory(Call, frozen=True, kw_only=True, tag="gradient-history"):
             got = each.call.formed(seen, reply, _CHECK, exam)
             before = len(seen.failures)
             if got is not None:
-                each.call.judge_bits(seen, got, (each.ids, each.cotangent), exam, check=_CHECK)
+                judge(each.call, seen, got, (each.ids, each.cotangent), exam, check=_CHECK)
             for failure in seen.failures[before:]:
                 failure.message += f" ({each.what})"
                 failure.suspects += tuple(self._suspects(each, got, earlier)) if got is not None else ()
@@ -228,15 +226,6 @@ class GradientHistory(Call, frozen=True, kw_only=True, tag="gradient-history"):
         """Yield each scenario for itself."""
         if len(self.scenarios) > 1:
             yield from (msgspec.structs.replace(self, scenarios=(scenario,)) for scenario in self.scenarios)
-
-    def sizes(self) -> dict[str, int]:
-        """Return those of the plain call."""
-        return self.plain.sizes()
-
-    def resized(self, name: str, size: int) -> Call | None:
-        """Return the history of calls of another size."""
-        plain = self.plain.resized(name, size)
-        return None if plain is None else msgspec.structs.replace(self, plain=plain)
 
 
 def _swapped(ids: Ids) -> Ids:

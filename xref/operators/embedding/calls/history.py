@@ -96,12 +96,12 @@ class History(Forward, frozen=True, kw_only=True, tag="history"):
 
     def judge(self, script: Script, replies: Replies, exam: Exam) -> Seen:
         """Judge each output by its exact answer, the first one by the clauses of a plain call."""
-        seen, earlier = Seen(), []
+        seen = Seen()
+        earlier: list[Bits] = []
         contents: dict[str, Bits | Ids] = {}
         runs: list[tuple[int, Ids, Bits]] = []
         for place, step in enumerate(script.steps):
-            done = isinstance(step, Overwrite) and isinstance(replies[place], Done)
-            if done or isinstance(step, Put):
+            if isinstance(step, Put) or (isinstance(step, Overwrite) and isinstance(replies[place], Done)):
                 contents[step.name] = step.array
             elif isinstance(step, Run):
                 ids, table = (contents[str(name)] for name in step.arguments)
@@ -242,7 +242,8 @@ def _overwritten(call: History, *, host: bool = False) -> Iterator[Step]:
     moved = ids.array
     for n, counted in itertools.product(range(3), (True, False)):
         name = f"{n}{' counted' * counted}"
-        yield Overwrite(name="weight", array=call.put_table("", 100 + 10 * n + counted).array, counted=counted)
+        rows = call.put_table("", 100 + 10 * n + counted).array.copy()
+        yield Overwrite(name="weight", array=rows, counted=counted)
         yield call.run(f"out of other rows {name}")
         moved = (moved + 1) % np.asarray(call.vocab, moved.dtype)
         yield Overwrite(name="token_ids", array=moved, counted=counted)

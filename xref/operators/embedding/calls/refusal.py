@@ -11,13 +11,14 @@ import numpy as np
 
 from xref import bits, errors
 from xref.bits import FORMATS, Bits
+from xref.engine.calls import judged_inputs
 from xref.engine.layouts import DENSE, ID_LAYOUTS
 from xref.engine.steps import Died, NotMade, Output, Put, Raised, Read, Replies, Run, Script
 from xref.inputs import make_table
 from xref.operators.embedding import faults
 from xref.operators.embedding.answers import exact_answer
 from xref.operators.embedding.calls.bad_ids import HIDDEN, is_sum, suspects_of_row, suspects_of_sums
-from xref.operators.embedding.clauses import VERBS
+from xref.operators.embedding.clauses import CLAUSES_OF_EVERY_CALL, VERBS
 from xref.spec import Call, Exam, Seen, Suspect
 
 __all__ = ["BACKWARD", "Refusal"]
@@ -25,11 +26,6 @@ __all__ = ["BACKWARD", "Refusal"]
 BACKWARD = "backward"
 _MOST = 1 << 20  # rows, and ids, in a record
 _SECONDS = 20.0  # for a step: a kernel that compiles for each shape may take its time, and an endless one ends
-_REWRITTEN = {
-    "weight": faults.TABLE_REWRITTEN.name,
-    "token_ids": faults.IDS_REWRITTEN.name,
-    "cotangent": faults.COTANGENT_REWRITTEN.name,
-}
 
 
 @functools.lru_cache(maxsize=16)
@@ -71,8 +67,8 @@ class Refusal(Call, frozen=True, kw_only=True, tag="refusal"):
         if not all(0 <= place < size for place, _ in self.values):
             raise ValueError(f"{self.values} among {size} ids, expected places of them")
         if self.integers:
-            fits, ids = np.iinfo(self.id_dtype), [max(min(self.vocab, size) - 1, 0), *(value for _, value in self.values)]
-            if not self.bad() or min(0, *ids) < fits.min or max(ids) > fits.max:
+            fits, ids = np.iinfo(self.id_dtype), [0, min(self.vocab, size) - 1, *(value for _, value in self.values)]
+            if not self.bad() or (self.vocab and min(ids) < fits.min) or max(ids) > fits.max:
                 raise ValueError(f"ids {ids} of {self.id_dtype} for {self.vocab} rows, expected one out of range")
         elif self.id_dtype not in FORMATS and np.dtype(self.id_dtype).kind not in "bc":
             raise ValueError(f"ids of {self.id_dtype}, expected a dtype of numbers")
@@ -164,9 +160,8 @@ class Refusal(Call, frozen=True, kw_only=True, tag="refusal"):
         elif isinstance(out, Output):
             self._judge_result(seen, out, script, exam)
         if not seen.failures:
-            self._judge_inputs(seen, script, replies)
-        if not seen.failures:
             seen.ok(self.check, self._elements())
+            judged_inputs(seen, script, replies, ("token_ids", script.steps[1].name), out, CLAUSES_OF_EVERY_CALL)
         return seen
 
     def _elements(self) -> int:
@@ -258,18 +253,6 @@ class Refusal(Call, frozen=True, kw_only=True, tag="refusal"):
         if not is_sum(got, ids, cotangent, self.dtype):
             message = "gradient: got something from an id out of range, expected an error or the sums of the others"
             self._fail(seen, message, suspects_of_sums(got, ids, cotangent, self.dtype))
-
-    def _judge_inputs(self, seen: Seen, script: Script, replies: Replies) -> None:
-        for name, fault in _REWRITTEN.items():
-            if all(step.name != name for step in script.steps):
-                continue
-            reply = replies.of(name, Read)
-            kept = reply.array if isinstance(reply, Output) else None
-            if kept is not None and not np.array_equal(kept, script.array(name)):
-                what = "values" if name == "token_ids" else "bits"
-                message = f"{name}: got other {what} after the error, expected the same"
-                self._fail(seen, message, (Suspect(0.9, fault, f"{name} was written into"),))
-                return
 
     def plainer(self) -> Iterator[Call]:
         """Yield the call without its mode or layout, with one bad id, in one dimension, and of int64."""

@@ -14,12 +14,13 @@ from xref.bits import FORMATS, Bits
 from xref.engine.compare import mismatch
 from xref.inputs import Ids
 from xref.operators.embedding.bound import Exact, Misses, exact_of, first_miss, misses
-from xref.spec import Exam
+from xref.operators.embedding.evidence import GradientEvidence
+from xref.spec import Exam, Seen
 
 if TYPE_CHECKING:
     from xref.operators.embedding.calls.gradient import Gradient
 
-__all__ = ["COVERAGE", "SPECIAL", "SUMS", "ZERO_SIGN", "Wrong", "answer", "known", "missed", "wrongs"]
+__all__ = ["COVERAGE", "SPECIAL", "SUMS", "ZERO_SIGN", "Wrong", "answer", "judge", "known", "missed", "wrongs"]
 
 SUMS, COVERAGE, SPECIAL, ZERO_SIGN = "EMB-8", "EMB-9", "EMB-11", "EMB-11/zero sign"
 
@@ -33,6 +34,25 @@ class Wrong:
     elements: int
     off: Bits | None = None
     """Where sums of named rows are wrong, `[R, H]`, bool."""
+
+
+def judge(call: Gradient, seen: Seen, got: Bits, inputs: tuple[Ids, Bits], exam: Exam, *, check: str = "") -> None:
+    """Judge the bits of a gradient of these ids and cotangents; `check` is whose it is, instead of the clauses'."""
+    sums = known(call, *inputs)
+    elements = sums.rows.size * call.hidden
+    found = wrongs(call, got, inputs, sums, exam)
+    if check:
+        found = [dataclasses.replace(wrong, check=check) for wrong in found if wrong.check != ZERO_SIGN][:1]
+    for wrong in found:
+        off = np.zeros((sums.rows.size, call.hidden), bool) if wrong.off is None else wrong.off
+        evidence = GradientEvidence(call=call, ids=inputs[0], cotangent=inputs[1], exact=sums, got=got, off=off)
+        seen.fail(wrong.check, wrong.message, wrong.elements, evidence=evidence)
+    sizes = {call.accuracy: elements, COVERAGE: got.size - elements}
+    if call.accuracy == SPECIAL:
+        sizes[ZERO_SIGN] = elements
+    for passed, size in ({check: elements} if check else sizes).items():
+        if passed not in {wrong.check for wrong in found}:
+            seen.ok(passed, size)
 
 
 def known(call: Gradient, ids: Ids, cotangent: Bits) -> Exact:
@@ -84,7 +104,9 @@ def _past_bound(call: Gradient, got: Bits, inputs: tuple[Ids, Bits], sums: Exact
 
 def _elsewhere(got: Bits, sums: Exact, digits: int) -> Iterator[Wrong]:
     """Yield what is wrong with the rows that no id names."""
-    rest = np.setdiff1d(np.arange(len(got)), sums.rows)
+    unnamed = np.ones(len(got), bool)
+    unnamed[sums.rows] = False
+    rest = np.flatnonzero(unnamed)
     wrong = got[rest] != 0
     if wrong.any():
         r, h = np.argwhere(wrong)[0]

@@ -28,6 +28,7 @@ from xref.spec import Call, Failure, Suspect
 __all__ = ["explain"]
 
 _LARGE = 1 << 28  # bytes of a table whose rows are not looked up
+_CERTAIN = 0.99
 _SMALL = 1009  # rows of the table that a huge one is compared with
 
 
@@ -72,9 +73,9 @@ def _found(call: Call, failure: Failure, make: closer.Make) -> Iterator[Found]:
 
 
 def _weighed(found: Iterable[Found], failure: Failure) -> Iterator[Found]:
-    """Yield what content speaks for, behind what the variation of a call does whose plain one is right."""
+    """Yield what content speaks for: behind the variation of a call whose plain one is right, unless it is certain."""
     most = max((suspect.weight for suspect in failure.suspects), default=1.0)
-    yield from ((most * weight, fault, seen) for weight, fault, seen in found)
+    yield from ((weight if weight > _CERTAIN else most * weight, fault, seen) for weight, fault, seen in found)
 
 
 _REWRITTEN = {
@@ -86,7 +87,9 @@ _REWRITTEN = {
 
 def _from_form(call: Call, evidence: Misformed, make: closer.Make) -> Iterator[Found]:
     (shape, dtype, _), (due, due_dtype, _) = evidence.got, evidence.expected
-    if shape == due and dtype != due_dtype:
+    if isinstance(call, Gradient) and dtype == "NoneType":
+        yield 0.99, faults.GRADIENT_LOST, "the table's gradient is None"
+    elif shape == due and dtype != due_dtype:
         yield 0.9, faults.WRONG_DTYPE, f"the output is {dtype}, and not {due_dtype}"
     elif shape != due:
         yield 0.9, faults.WRONG_SHAPE, f"the output has the shape {shape}, and not {due}"

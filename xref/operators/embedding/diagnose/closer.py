@@ -105,7 +105,7 @@ def ordinary(call: Call, make: Make) -> Seen:
 
 def from_exception(call: Forward | Gradient, reply: Raised, make: Make) -> Iterator[Found]:
     """Tell what raises on all ids from what raises on unusual ones."""
-    if reply.unconnected and isinstance(call, Gradient):
+    if isinstance(call, Gradient) and reply.unconnected:
         yield 0.97, faults.GRADIENT_LOST, "there is no gradient to be asked for"
         return
     seen = ordinary(call, make)

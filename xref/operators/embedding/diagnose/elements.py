@@ -50,6 +50,9 @@ def from_elements(wrong: Wrong) -> Iterator[Found]:
     if poisoned.any() and wrong.table.shape[0] == 1:
         yield 0.9, faults.SOME_ROWS_WRONG, f"the only row of a table has NaN where it has none: {first(poisoned)}"
     elif poisoned.any():
+        if _spread_by_tokens(wrong):
+            what = f"NaN in just those columns where another token of the batch has one: {first(poisoned)}"
+            yield 0.995, faults.NEIGHBOUR_DEPENDENT, what
         weight = (0.98 if _only_others_are_nan(wrong) else 0.8) * (0.6 + 0.4 * share(poisoned))
         yield weight, faults.ONE_HOT_PRODUCT, f"NaN where the row has none: {first(poisoned)}"
     kinds = [
@@ -71,6 +74,15 @@ def from_elements(wrong: Wrong) -> Iterator[Found]:
     elif (zero & got_zero).any() and nan.any() and share(nan | (zero & got_zero) | poisoned) > 0.999:
         what = f"zeros lost their sign and NaN changed, as in sums of products: {first()}"
         yield 0.96, faults.ONE_HOT_PRODUCT, what
+
+
+def _spread_by_tokens(wrong: Wrong) -> bool:
+    """Return whether all is NaN in columns where a token has a special, and right where only other rows have one."""
+    rest = wrong.fmt.uint.type(wrong.fmt.sign - 1)
+    special, others = ((each & rest) > wrong.fmt.largest_finite for each in (wrong.expected, wrong.table))
+    here = special.any(axis=0)
+    spread = (bit.is_nan(wrong.got, wrong.fmt) | special)[:, here].all() and not wrong.differs[:, ~here].any()
+    return bool(spread and (others.any(axis=0) & ~here).any())
 
 
 def _only_others_are_nan(wrong: Wrong) -> bool:

@@ -51,12 +51,14 @@ def from_gradient(seen: GradientEvidence) -> Iterator[Found]:
         yield 0.7 if hidden < _WIDE else 0.97, faults.GRADIENT_LOST, "every row of the gradient is zero"
         if known.rows.tolist() in ([0], [1], [vocab - 1]):
             what = f"the one row that tokens name, {known.rows[0]}, has no gradient"
-            yield 0.96, faults.PADDING_GRADIENT_DROPPED, what
+            yield 0.68 if hidden < _WIDE else 0.96, faults.PADDING_GRADIENT_DROPPED, what
         if hidden < _WIDE:
             yield 0.69, faults.COLUMNS_PAST_A_TILE_WRONG, f"rows of {hidden} columns are zero"
         return
     for n, (fault, what) in enumerate(models_of(ids, seen.cotangent, got, seen.call.source, seen.call.result)):
-        yield 0.98 - 0.01 * n, fault, what
+        # Of one row alone, tokens past a number are also those of one id past it.
+        alone = fault is faults.TOKENS_PAST_A_TILE_WRONG and len(known.rows) == 1
+        yield 0.88 if alone else 0.98 - 0.01 * n, fault, what
     yield from _from_specials(seen)
     yield from _from_likenesses(seen, wrong)
     rows = sorted({int(known.rows[r]) for r, _ in wrong})

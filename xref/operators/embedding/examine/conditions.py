@@ -25,7 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 _POPULATIONS = (769, 1025, 2049, 3073, 4097, 8193, 16385, 65537)
-_SMOKE_POPULATIONS = _POPULATIONS[:5]
+_FEW_POPULATIONS = _POPULATIONS[:5]
 _JAX_POPULATIONS = (769, 3073, 8193)
 _T = TypeVar("_T")
 _declared = functools.partial(check, judgment="forward_invariance", against="plain call")
@@ -39,7 +39,8 @@ def _bases(exam: Exam, *, every_dtype: bool) -> Iterator[Forward]:
     """Yield the plain calls: the contract's, or a verb's and dtype's; of each dtype only where that is quick enough."""
     main = main_dtypes(exam.dtypes)
     if exam.pinned:
-        found = [case.call for case in cases(exam.tier, dtypes=exam.dtypes) if case.conditions]
+        dtypes = exam.dtypes if every_dtype else main
+        found = [case.call for case in cases(exam.tier, dtypes=dtypes) if case.conditions]
         for verb in ("forward", "forward_fp32"):
             for call in found:
                 if verb in exam.traits.verbs and verb in verbs_of(call.dtype):
@@ -76,8 +77,8 @@ def _planned(exam: Exam, plan: str, *, every_dtype: bool = True) -> Iterator[Cal
 def population(exam: Exam) -> Iterator[Call | Skip]:
     """Yield each token alone, then all among as many strangers, and among more and more of them."""
     yield from _planned(exam, "population")
-    smoke = exam.tier is Tier.SMOKE
-    sizes = _JAX_POPULATIONS if _jax(exam) else _SMOKE_POPULATIONS if smoke else _POPULATIONS
+    few = exam.tier is Tier.SMOKE or exam.pinned
+    sizes = _JAX_POPULATIONS if _jax(exam) else _FEW_POPULATIONS if few else _POPULATIONS
     for base in _bases(exam, every_dtype=not _jax(exam)):
         for size in (2 * base.tokens, *_dealt(exam, base, sizes)):
             if size > base.tokens:

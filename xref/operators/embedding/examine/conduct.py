@@ -174,7 +174,7 @@ def _measured(exam: Exam) -> bool:
     return exam.tier is not Tier.SMOKE and not exam.traits.traces
 
 
-@check("EMB-12", judgment="conduct", text="no temporary of the table's size")
+@check("EMB-12", judgment="conduct", against="a limit", text="no temporary of the table's size")
 def memory(exam: Exam) -> Iterator[Call | Skip]:
     """Yield measurements of every verb, and of a golden's gradient by rows."""
     main = main_dtypes(exam.dtypes)
@@ -188,7 +188,9 @@ def memory(exam: Exam) -> Iterator[Call | Skip]:
             yield PeakMemory(check="EMB-12", verb="grad_rows", dtype=dtype)
 
 
-@check("EMB-12/strided", judgment="conduct", text="nor for a table in transposed memory", required=False)
+@check(
+    "EMB-12/strided", judgment="conduct", against="a limit", text="nor for a table in transposed memory", required=False
+)
 def memory_of_strided(exam: Exam) -> Iterator[Call | Skip]:
     """Yield measurements on tables that a kernel might make dense: many do, and their users' tables are dense."""
     if not _measured(exam):

@@ -20,7 +20,7 @@ from xref.spec import Call, Check, Exam, Seen, Skip, Tier, check
 __all__ = ["follow_up", "form", "gathered", "id_dtype", "make_of", "repeated", "trial", "widened"]
 
 _REPEATS = 60
-_AGAIN = 2  # of a fixed case, and of a call that fails
+_AGAIN = 2  # of a call that fails
 
 
 def id_dtype(exam: Exam, dtype: str) -> str:
@@ -55,7 +55,7 @@ def _fixed(exam: Exam, verb: str) -> Iterator[Call]:
     for case in cases(exam.tier, dtypes=exam.dtypes):
         if verb in verbs_of(case.call.dtype):
             check = CLAUSES_OF_EVERY_CALL.accuracy[verb]
-            yield msgspec.structs.replace(case.call, check=check, verb=verb, repeats=_AGAIN)
+            yield msgspec.structs.replace(case.call, check=check, verb=verb, repeats=1)
 
 
 @check("EMB-1", judgment="forward_accuracy", text="forward has the bits of the rows")
@@ -85,7 +85,7 @@ def repeated(exam: Exam) -> Iterator[Call | Skip]:
             continue
         make = functools.partial(make_of(exam, verb, dtype, "EMB-6"), table="hashed", ids="zipf")
         if exam.traits.framework == "jax":  # a shape that is compiled already
-            sizes = ((257, 33, 300, _REPEATS if dtype in main else 10),)
+            sizes: tuple[tuple[int, int, int, int], ...] = ((257, 33, 300, _REPEATS if dtype in main else 10),)
         else:
             sizes = ((33, 9, 67, _REPEATS), (1025, 33, 67, 10), (4097, 16, 67, 5))
         for tokens, hidden, vocab, times in sizes:

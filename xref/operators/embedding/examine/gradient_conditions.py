@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import msgspec
 
 from xref.operators.embedding.calls.gradient import TRACED, Gradient
-from xref.operators.embedding.calls.gradient_batches import GradientBatches
+from xref.operators.embedding.calls.gradient_batches import Condition, GradientBatches
 from xref.operators.embedding.calls.gradient_history import GradientHistory
 from xref.operators.embedding.clauses import main_dtypes
 from xref.operators.embedding.examine.gradient import fixed_cases, maker, routes
@@ -16,11 +17,11 @@ from xref.spec import Call, Exam, Skip, Tier, check
 
 __all__ = ["history", "layout", "padding", "permuted", "repeat", "settings", "split"]
 
-_JUDGMENT = "gradient_invariance"
+_check = functools.partial(check, judgment="gradient_invariance", against="plain call")
 _NONE = Skip("no table dtype that it is tried on: not float8, and with JAX bfloat16 and float32 alone")
 
 
-@check("EMB-10/repeat", judgment=_JUDGMENT, text="the same bits, run after run")
+@_check("EMB-10/repeat", text="the same bits, run after run")
 def repeat(exam: Exam) -> Iterator[Call | Skip]:
     """Yield repeated calls, of long batches too."""
     yield from _batches(exam, "repeat")
@@ -31,7 +32,7 @@ def repeat(exam: Exam) -> Iterator[Call | Skip]:
                 yield GradientBatches(check="EMB-10/repeat", plain=plain, condition="repeat")
 
 
-@check("EMB-10/layout", judgment=_JUDGMENT, text="in any shape and strides of ids and cotangents")
+@_check("EMB-10/layout", text="in any shape and strides of ids and cotangents")
 def layout(exam: Exam) -> Iterator[Call | Skip]:
     """Yield the same tokens in other shapes and strides."""
     yield from _batches(exam, "layout")
@@ -40,13 +41,13 @@ def layout(exam: Exam) -> Iterator[Call | Skip]:
             yield from layouts(maker(exam, route, "EMB-10/layout"))
 
 
-@check("EMB-10/padding", judgment=_JUDGMENT, text="with padding of zero cotangent")
+@_check("EMB-10/padding", text="with padding of zero cotangent")
 def padding(exam: Exam) -> Iterator[Call | Skip]:
     """Yield the same tokens among padding."""
     yield from _batches(exam, "padding")
 
 
-@check("EMB-10/history", judgment=_JUDGMENT, text="whatever was asked for before: other ids, cotangents and tables")
+@_check("EMB-10/history", text="whatever was asked for before: other ids, cotangents and tables")
 def history(exam: Exam) -> Iterator[Call | Skip]:
     """Yield calls one after another."""
     made = False
@@ -57,12 +58,14 @@ def history(exam: Exam) -> Iterator[Call | Skip]:
         yield _NONE
 
 
-@check("EMB-10/settings", judgment=_JUDGMENT, text="in any thread, setting and way of asking, within the bound")
+@_check("EMB-10/settings", text="in any thread, setting and way of asking, within the bound")
 def settings(exam: Exam) -> Iterator[Call | Skip]:
     """Yield the same calls in other threads and settings, and asked for in other ways."""
     traits = exam.traits
     if not traits.settings and not traits.gradient_calls:
         yield Skip(f"{traits.framework} has no such settings")
+    elif not any(_tried(exam, all_dtypes=False)):
+        yield _NONE
     for route in _tried(exam, all_dtypes=False):
         own = route[0] == "backward"
         varied = [{"mode": mode} for mode in (*traits.settings, *(traits.grad_modes if own else ()))]
@@ -78,13 +81,13 @@ def settings(exam: Exam) -> Iterator[Call | Skip]:
             yield msgspec.structs.replace(case.call, check="EMB-10/settings", way=TRACED)
 
 
-@check("EMB-10/permuted", judgment=_JUDGMENT, text="in any order of the tokens", required=False)
+@_check("EMB-10/permuted", text="in any order of the tokens", required=False)
 def permuted(exam: Exam) -> Iterator[Call | Skip]:
     """Yield the same tokens in other orders."""
     yield from _batches(exam, "permuted")
 
 
-@check("EMB-10/split", judgment=_JUDGMENT, text="summed in parts, and the parts added", required=False)
+@_check("EMB-10/split", text="summed in parts, and the parts added", required=False)
 def split(exam: Exam) -> Iterator[Call | Skip]:
     """Yield the same tokens in parts."""
     yield from _batches(exam, "split")
@@ -101,7 +104,7 @@ def _tried(exam: Exam, *, all_dtypes: bool = True) -> Iterator[tuple[str, str, s
             yield route
 
 
-def _batches(exam: Exam, condition: str) -> Iterator[Call | Skip]:
+def _batches(exam: Exam, condition: Condition) -> Iterator[Call | Skip]:
     name, made = f"EMB-10/{condition}", False
     for plain in _plain_calls(exam, condition):
         made = True

@@ -1,4 +1,4 @@
-"""A judge's report: how checks come out, what the whole is worth, and what people and machines read of it."""
+"""A judge's report as people and machines read it: the whole, Markdown, JUnit's XML and the terminal."""
 
 from __future__ import annotations
 
@@ -9,127 +9,16 @@ import xml.etree.ElementTree as ET
 import msgspec
 import pytest
 from rich.console import Console
-from support.helpers import raises
+from support.judge_reports import report, verdict
 
-from xref import errors
-from xref.judge.checks import CHECKS, Finding, Findings, check_ids
-from xref.judge.judge import _judged, _selected
-from xref.judge.judged import Judged, JudgeReport
-from xref.judge.judged_report import show, to_junit
-from xref.judge.verdict import Outcome
-
-REQUIRED = next(check for check in CHECKS if check.id == "EMB-1")
-GRADED = next(check for check in CHECKS if check.id == "EMB-7/mode")
-
-
-def found(*, passed=0, failed=0, skipped=()):
-    findings = Findings(skipped=list(skipped))
-    for _ in range(passed):
-        findings.passed(10)
-    for n in range(failed):
-        findings.fail(Finding(f"out: got {n}, expected another", f"call {n}"), 10)
-    return findings
-
-
-def outcome(findings, check=REQUIRED, required=(), expected=None):
-    verdict = _judged(check, findings, required, expected or {})
-    return str(verdict.outcome), verdict.required, verdict.bad
-
-
-def report(*verdicts, **fields):
-    return JudgeReport(
-        **{
-            "xref": "1", "operator": "embedding", "contract_version": 1, "candidate": "it", "framework": "torch",
-            "version": "2", "device": "cpu", "device_name": "CPU", "tier": "smoke", "dtypes": ["bfloat16"],
-            "out_of_range": "raise", "accumulate": "float32", "verdicts": list(verdicts), "seconds": 1.5, **fields,
-        }
-    )  # fmt: skip
-
-
-def verdict(outcome="pass", check="EMB-1", *, required=True, elements=10, **fields):
-    clause, _, condition = check.partition("/")
-    return Judged(
-        **{
-            "check": check, "clause": clause, "condition": condition, "judgment": "forward_accuracy",
-            "what": "forward has the bits of the rows", "required": required, "outcome": Outcome(outcome),
-            "cases": 1 if elements else 0, "elements": elements, **fields,
-        }
-    )  # fmt: skip
-
+from xref import operators
+from xref.judging.present import show, to_junit
+from xref.judging.report import JudgeReport
 
 FAILED = verdict(
     "fail", problems=["out[0]: got 1, expected 2 [it]", "another"], smallest="it.one", rerun='{"a":1}',
     explanations=["a: x", "b: y", "c: z", "d: w"], failed=2, cases=3,
 )  # fmt: skip
-
-
-# Outcomes
-
-
-@pytest.mark.parametrize(
-    ("findings", "how", "outcomes"),
-    [
-        (found(passed=2), {}, ("pass", True, False)),
-        (found(passed=2, failed=1), {}, ("fail", True, True)),
-        (found(), {}, ("error", True, True)),
-        (found(skipped=["no"]), {}, ("skip", False, False)),
-        (found(passed=1, skipped=["no"]), {}, ("pass", True, False)),
-        (found(failed=1, skipped=["no"]), {}, ("fail", True, True)),
-        (found(passed=2), {"check": GRADED}, ("pass", False, False)),
-        (found(failed=2), {"check": GRADED}, ("fail", False, False)),
-        (found(), {"check": GRADED}, ("error", False, False)),
-        (found(skipped=["no"]), {"required": ("EMB-1",)}, ("skip", True, True)),
-        (found(failed=1), {"check": GRADED, "required": ("EMB-7/mode",)}, ("fail", True, True)),
-        (found(skipped=["no"]), {"check": GRADED, "required": ("EMB-7/mode",)}, ("skip", True, True)),
-        (found(failed=1), {"expected": {"EMB-1": "known"}}, ("xfail", True, False)),
-        (found(passed=1), {"expected": {"EMB-1": "known"}}, ("xpass", True, True)),
-        (found(passed=1), {"expected": {"EMB-2": "known"}}, ("pass", True, False)),
-        (found(), {"expected": {"EMB-1": "known"}}, ("error", True, True)),
-        (found(skipped=["no"]), {"expected": {"EMB-1": "known"}}, ("skip", False, False)),
-        (found(passed=1), {"check": GRADED, "expected": {"EMB-7/mode": "known"}}, ("xpass", False, True)),
-    ],
-)
-def test_outcomes(findings, how, outcomes):
-    assert outcome(findings, **how) == outcomes
-
-
-def test_a_case_of_no_elements_is_nothing_compared():
-    findings = Findings()
-    findings.passed(0)
-    assert outcome(findings)[0] == "error"
-
-
-def test_reasons_and_problems():
-    assert _judged(REQUIRED, found(skipped=["a", "b", "a"]), (), {}).reason == "a; b"
-    assert _judged(REQUIRED, found(failed=1), (), {"EMB-1": "known"}).reason == "known"
-    many = _judged(REQUIRED, found(failed=30, passed=2), (), {})
-    assert (many.cases, many.failed, many.elements) == (32, 30, 320)
-    assert many.problems == [f"out: got {n}, expected another [call {n}]" for n in range(3)]
-
-
-@pytest.mark.parametrize(
-    ("names", "checks"),
-    [
-        ((), ()),
-        (("EMB-1",), ("EMB-1",)),
-        (("EMB-10/split",), ("EMB-10/split",)),
-        (("EMB-11",), ("EMB-11",)),
-        (("EMB-4", "EMB-12"), ("EMB-4", "EMB-12")),
-    ],
-)
-def test_names_stand_for_checks(names, checks):
-    assert _selected("--require", names) == checks
-
-
-@pytest.mark.parametrize("name", ["EMB-99", "emb-1", "", "EMB-7/"])
-def test_an_unknown_name_is_refused_with_those_there_are(name):
-    expected = f"a clause or one of {', '.join(check_ids())}"
-    with raises(errors.UsageError, f"--require: got {name!r}, expected {expected} [judge]"):
-        _selected("--require", (name,))
-
-
-def test_checks_have_ids_of_their_own():
-    assert len(set(check_ids())) == len(CHECKS)
 
 
 # The whole
@@ -162,8 +51,12 @@ PASSES = "it passes: torch 2 on cpu (CPU), smoke tier"
         (report(verdict("error", elements=0), verdict(check="EMB-2")), False, None),
         (report(verdict("skip", elements=0), verdict(check="EMB-2")), False, None),
         (
-            report(verdict(), broken={"gradient": "death by SIGSEGV"}), False,
-            "it does not pass: torch 2 on cpu (CPU), smoke tier: gradient (death by SIGSEGV).",
+            report(verdict("aborts"), in_process=True), False,
+            "it does not pass: torch 2 on cpu (CPU), smoke tier, in this process: EMB-1 (aborts).",
+        ),
+        (
+            report(verdict(), interrupted=True), False,
+            "it does not pass: torch 2 on cpu (CPU), smoke tier: interrupted.",
         ),
     ],
 )  # fmt: skip
@@ -218,7 +111,7 @@ def test_markdown_of_all_checks_failing_with_pages_of_text_fits_a_summary():
     made = report(
         *[
             verdict("fail", check.id, problems=[page], smallest=page, rerun=page, explanations=[page] * 3, reason=page)
-            for check in CHECKS
+            for check in operators.find("embedding").checks
         ],
         candidate=page,
     )
@@ -272,11 +165,12 @@ def test_junit_is_well_formed_whatever_a_kernel_says():
     assert suite.get("tests") == "1"
 
 
-def test_junit_says_when_a_part_broke_off():
+def test_junit_says_when_a_run_was_interrupted():
     """Every check may have passed as far as it went: CI that reads JUnit alone must not call that a pass."""
-    suite = ET.fromstring(to_junit(report(verdict(), broken={"gradient": "death by SIGSEGV"})))
+    suite = ET.fromstring(to_junit(report(verdict(), interrupted=True)))
     assert int(suite.get("errors")) == len(suite.findall(".//error")) == 1
-    assert suite.find(".//error").get("message") == "gradient: got death by SIGSEGV, expected it to end [judge]"
+    assert suite.find(".//error").get("message") == "interrupted"
+    assert suite.get("tests") == "2"
 
 
 # The terminal
@@ -293,8 +187,9 @@ def test_the_terminal_shows_a_table_the_failures_and_the_closing_line():
         report(verdict(), verdict("skip", "EMB-2", required=False, elements=0, reason="[red]no[/red]"), FAILED)
     )
     assert "[red]no[/red]" in text
-    assert text.splitlines()[-8:] == [
+    assert text.splitlines()[-9:] == [
         "EMB-1: out[0]: got 1, expected 2 [it]",
+        "EMB-1: another",
         "  2 of 3 cases fail",
         "  smallest: it.one",
         '  again: {"a":1}',
@@ -308,3 +203,23 @@ def test_the_terminal_shows_a_table_the_failures_and_the_closing_line():
 def test_the_terminal_says_what_passed_and_was_to_fail():
     assert "EMB-1: passed, expected to fail: known" in shown(report(verdict("xpass", reason="known")))
     assert "EMB-1 (graded): p\n" in shown(report(verdict(), verdict("fail", required=False, problems=["p"])))
+
+
+def test_problems_of_each_kind_are_shown_once_and_the_json_has_all_of_them():
+    problems = [
+        *(f"id past the end: got a result, expected IndexError [it, ids: [{n}]]" for n in range(5)),
+        "id below zero: got RuntimeError: no, expected IndexError [it, ids: [-1]]",
+        "id below zero: got RuntimeError: no, expected IndexError [it, ids: [-2]]",
+        "id past int32: got death by SIGSEGV, expected an error [it]",
+        "bool ids: got a result, expected TypeError [it]",
+    ]
+    made = report(verdict("fail", "EMB-4", problems=problems, failed=9, cases=9))
+    lines = [line for line in shown(made).splitlines() if line.startswith("EMB-4: ")]
+    assert lines == [f"EMB-4: {problems[n]}" for n in (0, 5, 7)]
+    assert json.loads(made.to_json())["verdicts"][0]["problems"] == problems
+
+
+def test_the_last_that_a_process_wrote_is_shown():
+    made = report(verdict("aborts", problems=["process: got death by SIGABRT"], detail="a\nAssertion failed\n\n"))
+    assert "  the process wrote last: Assertion failed\n" in shown(made)
+    assert "it does not pass: torch 2 on cpu (CPU), smoke tier: EMB-1 (aborts).\n" in shown(made)

@@ -16,13 +16,16 @@ from support.helpers import DTYPES, derandomised, random_bits, values
 
 from xref import exact
 from xref.bits import FORMATS
-from xref.contracts import embedding_gradient as gradients
-from xref.contracts.embedding_gradient import GradientCase
 from xref.operators.embedding.bound import exact_of, misses
+from xref.operators.embedding.calls.gradient import Gradient
 
 SINGLE, DOUBLE = FORMATS["float32"], FORMATS["float64"]
 NARROWER = tuple(name for name in DTYPES if name != "float64")
 FAMILIES = ("equal", "fractions", "gaussian", "wide", "cancelling", "subnormal", "ties", "edge", "specials")
+
+
+def gradient(**how):
+    return Gradient(check="EMB-8", verb="backward", **how)
 
 
 def one_row(*elements, dtype="float32"):
@@ -148,8 +151,8 @@ def summed(ids, elements, order, vocab, target):
 def test_a_float32_sum_in_any_order_is_never_rejected(source, family):
     pairs = {source, "float32", "bfloat16", "float16", "float8_e4m3fn"} if source == "float32" else {source}
     for shape, vocab in (((256,), 31), ((33,), 1)):
-        case = GradientCase(source=source, result=source, values=family, vocab=vocab, hidden=3, shape=shape)
-        ids, cotangent = gradients.build(case)
+        case = gradient(source=source, result=source, values=family, vocab=vocab, hidden=3, shape=shape)
+        ids, cotangent = case.arrays()
         known, parts = exact_of(ids, cotangent, FORMATS[source]), floats(cotangent, source)
         for result in sorted(pairs):
             for name, order in ORDERS.items():
@@ -161,10 +164,10 @@ def test_a_float32_sum_in_any_order_is_never_rejected(source, family):
 @pytest.mark.parametrize("family", ["fractions", "cancelling", "wide"])
 @pytest.mark.parametrize("count", [2, 3, 257, 1024, 4096])
 def test_nor_is_one_of_thousands_of_contributions(family, count):
-    case = GradientCase(
+    case = gradient(
         source="bfloat16", result="bfloat16", values=family, vocab=2, hidden=2, ids="equal", shape=(count,)
     )
-    ids, cotangent = gradients.build(case)
+    ids, cotangent = case.arrays()
     known, parts = exact_of(ids, cotangent, FORMATS["bfloat16"]), floats(cotangent, "bfloat16")
     for order in ORDERS.values():
         for result in ("float32", "bfloat16"):
