@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from xref import errors
-from xref.judge import frameworks
-from xref.judge.subject import Subject
+from xref import errors, operators
+from xref.engine import frameworks
+from xref.verifying.golden import Golden, golden_of
 
 KINDS = ("cpu", "cuda", "tpu")
 MARKERS = {
@@ -90,22 +90,22 @@ def present(device_kind, request):
 
 
 @pytest.fixture
-def subjects(device, request):
-    """Return both goldens on the device; a framework that has no such kind anywhere stays on the CPU, as in `verify`.
+def goldens(device, request):
+    """Return the embedding's on the device; a framework that has no such kind anywhere is on the CPU, as in `verify`.
 
-    By default so does one that merely lacks it here, as long as the other has it.
+    By default so is one that merely lacks it here, as long as the other has it.
     """
 
-    def both() -> list[Subject]:
+    def both() -> list[Golden]:
         if not has_device(device):
             pytest.fail(absence(device))
         chosen = []
         for name in frameworks.FRAMEWORKS:
             framework = frameworks.load(name, "pytest")
-            here = device in framework.devices()
-            if not here and framework.supports(device) and asked_devices(request.config):
+            here = device in framework.arrays.devices()
+            if not here and framework.arrays.supports(device) and asked_devices(request.config):
                 pytest.fail(absence(device))
-            chosen.append(Subject(framework, device if here else "cpu"))
+            chosen.append(golden_of(operators.find("embedding"), framework, device if here else "cpu"))
         return chosen
 
     return both

@@ -99,8 +99,8 @@ def judged(name, *options):
 def lines_of(check, stdout):
     """Return what is told of a failed check."""
     lines = stdout.splitlines()
-    [start] = [n for n, line in enumerate(lines) if re.match(rf"{re.escape(check)}( \(graded\))?: ", line)]
-    rest = [n for n, line in enumerate(lines) if n > start and not line.startswith("  ")]
+    start, *_ = own = [n for n, line in enumerate(lines) if re.match(rf"{re.escape(check)}( \(graded\))?: ", line)]
+    rest = [n for n, line in enumerate(lines) if n > start and n not in own and not line.startswith("  ")]
     return lines[start : rest[0]]
 
 
@@ -147,7 +147,7 @@ def test_a_wrong_kernel_is_exit_1_with_the_element_the_smallest_call_and_what_it
     assert re.match(
         r"EMB-1: out\[\d+, \d+\]: got 0x0000, expected 0x\w{4} .*elements differ\) \[k.py:kernel.forward", first
     )
-    assert "  smallest: k.py:kernel.forward bfloat16 1x2 patterns ids [0] 1 int64" in rest
+    assert any(re.match(r"  smallest: k.py:kernel.forward bfloat16 1x1 \w+ .* 1 int64$", line) for line in rest)
     assert "  consistent with padding-id-zeroed: the row of id 0 came back as zeros" in rest
     assert "consistent with ids-clamped: that is how it fails" in " ".join(lines_of("EMB-4", done.stdout))
     last = done.stdout.splitlines()[-1]

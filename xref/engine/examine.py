@@ -24,7 +24,7 @@ Progress = Callable[[str, int, int], None]
 """Told what is at work, how much of a run is done and how much there is."""
 
 _FOLLOWED = 3  # failures of one check that are followed up
-_DEATHS_OF_CHECK, _DEATHS = 3, 9
+_DEATHS_OF_CHECK, _DEATHS = 2, 8
 
 _Begun = tuple[Call, Script, Future[Replies]]
 
@@ -77,7 +77,7 @@ class Examination:
         for call in calls:
             script = call.script(self.exam)
             begun.append((call, script, self._performed(script)))
-            while len(begun) > (self._thread is not None):
+            while len(begun) > (self._thread is not None and not script.hazardous):
                 yield self._ended(begun)
         while begun:
             yield self._ended(begun)

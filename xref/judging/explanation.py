@@ -20,7 +20,7 @@ __all__ = ["Explainer", "Explanation"]
 _LOOKED_INTO = 4  # failures of one check: other inputs show other sides of a fault
 _SHRINKING, _LOOKING = 48, 12  # calls that one check may take, to be made smaller and to be looked at
 _IN_ALL = 600
-_DEATHS = 15  # of the subject's process, after which none is risked any more
+_DEATHS = 4  # of the subject's process while it is looked into: each costs seconds
 _COMPILED = 4  # a framework that compiles each shape gets so many times fewer
 
 
@@ -40,10 +40,11 @@ class Explainer:
         self._examination = examination
         self._share = _COMPILED if examination.exam.traits.traces else 1
         self._left = _IN_ALL // self._share
+        self._before = examination.deaths.total()
 
     def explain(self, found: Findings) -> Explanation:
         """Return what there is to say of a check that failed."""
-        findings = _of_each_kind(found.failures)
+        findings = _of_each_kind(found.failures)[: max(_LOOKED_INTO // self._share, 2)]
         seen: dict[str, list[Suspect]] = {}
         for finding in findings:
             for suspect in self._suspects(finding):
@@ -53,13 +54,17 @@ class Explainer:
             dataclasses.replace(max(each), weight=sum(one.weight for one in each) / len(findings))
             for each in seen.values()
         ]
-        first, calls = findings[0], _SHRINKING // self._share
-        small, _ = smallest(first.call, first.failure, self._within(calls), calls)
-        return Explanation(small, tuple(sorted(likely, key=lambda each: -each.weight)))
+        return Explanation(self._smallest(findings[0]), tuple(sorted(likely, key=lambda each: -each.weight)))
+
+    def _smallest(self, finding: Finding) -> Call:
+        """Return the smallest call that fails likewise; where each costs a process, the call itself."""
+        calls = 0 if finding.failure.aborts else _SHRINKING // self._share
+        return smallest(finding.call, finding.failure, self._within(calls), calls)[0]
 
     def _suspects(self, finding: Finding) -> list[Suspect]:
         """Return each fault that a failure speaks for once, with what speaks most for it."""
-        more = self._examination.operator.explain(finding.call, finding.failure, self._within(_LOOKING))
+        calls = 0 if finding.failure.aborts else _LOOKING // max(self._share // 2, 1)
+        more = self._examination.operator.explain(finding.call, finding.failure, self._within(calls))
         best: dict[str, Suspect] = {}
         for suspect in (*finding.failure.suspects, *more):
             best[suspect.fault] = max(suspect, best.get(suspect.fault, suspect))
@@ -71,7 +76,8 @@ class Explainer:
 
         def make(call: Call) -> Seen:
             nonlocal left
-            if left <= 0 or self._left <= 0 or self._examination.deaths.total() > _DEATHS:
+            deaths = self._examination.deaths.total() - self._before
+            if left <= 0 or self._left <= 0 or deaths >= _DEATHS:
                 return Seen()
             left, self._left = left - 1, self._left - 1
             return self._examination.make(call)
@@ -86,4 +92,4 @@ def _of_each_kind(findings: list[Finding]) -> list[Finding]:
         fields = (value for name, value in msgspec.structs.asdict(finding.call).items() if name != "check")
         words = tuple(value for value in fields if isinstance(value, str))
         kinds.setdefault((type(finding.call), words, finding.failure.raised), finding)
-    return list(kinds.values())[:_LOOKED_INTO]
+    return list(kinds.values())

@@ -116,7 +116,9 @@ class Judge:
         """Make the verdicts of what has been found."""
         findings = self.examination.findings
         if self.options.only is not None:  # what one call did not touch has nothing to say
-            findings = {check: found for check, found in findings.items() if found.cases or found.skipped}
+            findings = {
+                check: found for check, found in findings.items() if found.elements or found.failed or found.skipped
+            }
             required: tuple[str, ...] = tuple(findings)
             expected: Mapping[str, str] = {}
         else:
@@ -130,7 +132,7 @@ class Judge:
     def _verdict(self, check: Check, found: Findings, *, required: bool, expected: str | None) -> CheckVerdict:
         outcome, reason = outcome_of(found), "; ".join(found.skipped) if not found.elements else ""
         stopped = self.examination.stopped.get(check.id, "")
-        if outcome in (Outcome.PASS, Outcome.SKIP) and stopped:
+        if outcome in (Outcome.PASS, Outcome.SKIP, Outcome.ERROR) and stopped:
             outcome, reason = Outcome.ERROR, stopped
         elif expected is not None and outcome in (Outcome.FAIL, Outcome.ABORTS, Outcome.PASS):
             outcome, reason = Outcome.XPASS if outcome is Outcome.PASS else Outcome.XFAIL, expected

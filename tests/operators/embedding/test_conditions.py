@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+
 import msgspec
 import numpy as np
 import pytest
 from support.examined import examination, examined
 
 from xref.engine.conditions import FILLER, PLANS, among, restore
+from xref.engine.shrink import smallest
 from xref.operators.embedding import faults
 from xref.operators.embedding.calls.batches import Batches
 from xref.operators.embedding.calls.forward import Forward
@@ -167,7 +171,7 @@ CHECKS = [
 
 
 def flipped(out, where):
-    ints = out.view(dtype=__import__("torch").int16).clone()
+    ints = out.view(importlib.import_module("torch").int16).clone()
     ints[where] ^= 1
     return ints.view(out.dtype)
 
@@ -247,8 +251,6 @@ def test_the_evidence_is_the_call_that_is_wrong():
 
 @pytest.mark.torch
 def test_a_failing_condition_fails_again_in_the_same_check_and_shrinks():
-    from xref.engine.shrink import smallest
-
     examined_now = examination(position_dependent, conditions.position)
     call = msgspec.json.decode(SMALL.to_json(), type=Batches)
     failure = examined_now.make(call).failed("EMB-7/position")
@@ -260,8 +262,6 @@ def test_a_failing_condition_fails_again_in_the_same_check_and_shrinks():
 
 @pytest.mark.torch
 def test_strangers_are_made_as_few_as_it_still_fails():
-    from xref.engine.shrink import smallest
-
     call = msgspec.structs.replace(SMALL, plan="population", check="EMB-7/population", among=4097)
     examined_now = examination(large_batches_changed, conditions.population)
     failure = examined_now.make(call).failed("EMB-7/population")
@@ -277,23 +277,21 @@ def test_no_text_says_a_number_that_is_not_tried():
 @pytest.mark.torch
 @pytest.mark.parametrize("tier", [Tier.SMOKE, Tier.STANDARD])
 def test_every_condition_yields_calls_of_its_own_check(tier):
-    exam = msgspec_exam(tier)
+    exam = exam_of(tier)
     for check in CHECKS:
         calls = list(check.calls(exam))
         assert calls
         assert {call.check for call in calls} <= {check.id, "EMB-1"} if check is not conditions.layout else True
 
 
-def msgspec_exam(tier, pinned=False):
-    import dataclasses
-
+def exam_of(tier, pinned=False):
     exam = examination(lambda ids, weight: weight[ids], conditions.position).exam
     return dataclasses.replace(exam, tier=tier, dtypes=("float32", "bfloat16", "float16"), pinned=pinned)
 
 
 @pytest.mark.torch
 def test_goldens_meet_the_conditions_on_the_fixed_cases():
-    calls = list(conditions.position.calls(msgspec_exam(Tier.SMOKE, pinned=True)))
+    calls = list(conditions.position.calls(exam_of(Tier.SMOKE, pinned=True)))
     assert {call.plain().id for call in calls} == {
         "float32-hashed-1024x1025-covering-1098-int64",
         "bfloat16-patterns-1009x65-covering-1098-int64",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import hashlib
+import sys
+import types
 import warnings
 import weakref
 
@@ -12,16 +15,19 @@ import numpy as np
 import pytest
 from support.checkpoints import checkpoint
 
-from xref import errors, verify
+from xref import errors, operators, verify
 from xref.bits import FORMATS
-from xref.contracts import embedding as contract
-from xref.contracts import embedding_gradient
-from xref.judge import frameworks, run
-from xref.judge import verify as verifying
-from xref.judge.verdict import Outcome
-from xref.operators.embedding import weights
-from xref.spec import Tier
+from xref.engine import frameworks
+from xref.engine.candidate import Candidate
+from xref.engine.outcomes import Outcome
+from xref.engine.steps import NotMade, Replies
+from xref.operators.embedding import answers, cases, clauses, gradient_cases, pinned, weights
+from xref.operators.embedding.examine import conditions, conduct, forward
+from xref.spec import Skip, Tier, declared
+from xref.verifying.golden import Golden, golden_of, goldens_of
+from xref.verifying.verify import confirmed
 
+EMBEDDING = operators.find("embedding")
 needs_torch = pytest.mark.torch
 EACH_ALONE = [pytest.param("torch", marks=needs_torch), pytest.param("jax", marks=pytest.mark.jax)]
 
@@ -58,7 +64,7 @@ def failures_of(report):
 def pretend(monkeypatch, **devices):
     """Have the frameworks named, and no other, installed, with these devices: the machine's own do not matter."""
     monkeypatch.setattr(frameworks, "installed", lambda name: name in devices)
-    monkeypatch.setattr(frameworks, "devices", lambda framework, call: devices[framework.NAME])
+    monkeypatch.setattr(frameworks, "devices", lambda framework, call: devices[framework.name])
 
 
 @pytest.fixture
@@ -66,19 +72,38 @@ def on_cpu(monkeypatch):
     pretend(monkeypatch, torch=("cpu",), jax=("cpu",))
 
 
+# An operator with the embedding's accuracy alone, on few of its cases.
+
+
+def few_of(check):
+    """Return a check cut down to three cases: one of 257 ids, one of none, one 0-dimensional."""
+    return dataclasses.replace(check, calls=lambda exam: (call for call in check.calls(exam) if call.vocab in (5, 300)))
+
+
 @pytest.fixture
-def few(monkeypatch, on_cpu):
-    """The cases cut down to three, without conditions: one of 257 ids, one of none, one 0-dimensional."""
-    chosen = [case for case in contract.cases(Tier.SMOKE, dtypes=SMALL["dtype"]) if case.vocab == 300]
-    monkeypatch.setattr(contract, "cases", lambda tier, dtypes: tuple(chosen))
-    return chosen
+def few():
+    checks = tuple(few_of(check) if check.id in ("EMB-1", "EMB-2") else check for check in EMBEDDING.checks)
+    chosen = [check for check in checks if check.id in ("EMB-1", "EMB-2", "EMB-3", "EMB-5")]
+    named = [next(check for check in EMBEDDING.checks if check.id == "EMB-6")]
+    return dataclasses.replace(EMBEDDING, checks=(*chosen, dataclasses.replace(named[0], calls=None)))
+
+
+def golden(name, **lies):
+    """Return a golden on the CPU, some of whose verbs are others: each is a function of the honest one."""
+    honest = golden_of(EMBEDDING, frameworks.load(name, "tests"), "cpu")._candidate
+    verbs = {verb: lies[verb](run) if verb in lies else run for verb, run in honest.verbs.items()}
+    return Golden(Candidate(name, honest.framework, "cpu", verbs))
+
+
+def report_on(operator, *goldens, **how):
+    return confirmed(operator, goldens, **{"tier": Tier.SMOKE, "dtypes": ("float8_e5m2",), **how})
 
 
 # What is confirmed
 
 
 @pytest.fixture(scope="module")
-def confirmed():
+def both():
     """A run of both frameworks, and what the progress callback was told."""
     told = []
     report = verify(device=("cpu",), progress=lambda *step: told.append(step), **SMALL)
@@ -87,8 +112,8 @@ def confirmed():
 
 @pytest.mark.torch
 @pytest.mark.jax
-def test_two_right_goldens_are_confirmed_with_the_digest_that_every_machine_gets(confirmed):
-    report, _ = confirmed
+def test_two_right_goldens_are_confirmed_with_the_digest_that_every_machine_gets(both):
+    report, _ = both
     assert failures_of(report) == {}
     assert report.ok
     assert report.digest == SMALL_DIGEST
@@ -96,13 +121,13 @@ def test_two_right_goldens_are_confirmed_with_the_digest_that_every_machine_gets
 
 @pytest.mark.torch
 @pytest.mark.jax
-def test_the_statement_says_what_was_confirmed_by_which_versions_on_how_many_elements(confirmed):
-    report, _ = confirmed
-    torch, jax = (frameworks.load(name, "tests").version() for name in ("torch", "jax"))
+def test_the_statement_says_what_was_confirmed_by_which_versions_on_how_many_elements(both):
+    report, _ = both
+    torch, jax = (frameworks.load(name, "tests").arrays.version() for name in ("torch", "jax"))
     assert report.statement == (
         f"Confirmed (smoke tier): torch {torch} on cpu and jax {jax} on cpu, each equal to the exact answer and to the"
         " other and to the digests pinned in the package, bit for bit, on 319,696 output elements."
-        " Not compared: EMB-8, EMB-9, EMB-10, EMB-11, EMB-12."
+        " Not compared: EMB-8, EMB-9, EMB-11."
     )
     assert report.environment == {
         "torch": {"version": torch, "cpu": "CPU"},
@@ -112,238 +137,255 @@ def test_the_statement_says_what_was_confirmed_by_which_versions_on_how_many_ele
 
 @pytest.mark.torch
 @pytest.mark.jax
-def test_every_clause_of_a_forward_pass_has_its_verdicts(confirmed):
-    report, _ = confirmed
-    truths = {
-        "EMB-1": "exact",
-        "EMB-2": "exact",
-        "EMB-3": "exact",
-        "EMB-4": "exact",
-        "EMB-5": "inputs before",
-        "EMB-6": "first call",
-        "EMB-7": "plain call",
-    }
-    expected = {(clause, name, against) for clause, against in truths.items() for name in ("torch", "jax")}
+def test_every_clause_of_a_forward_pass_has_its_verdicts(both):
+    report, _ = both
+    truths = {(f"EMB-{n}", "exact") for n in (1, 2, 3, 4)} | {("EMB-5", "inputs before"), ("EMB-6", "first call")}
+    truths |= {("EMB-7", "exact"), ("EMB-7", "plain call"), ("EMB-10", "plain call"), ("EMB-12", "a limit")}
+    expected = {(clause, name, against) for clause, against in truths for name in ("torch", "jax")}
     expected |= {("fixtures", "numpy", "pinned digests"), ("EMB-1", "jax", "torch/cpu"), ("EMB-2", "jax", "torch/cpu")}
     assert keys_of(report) == expected
     assert all(v.elements and v.device == "cpu" for v in report.verdicts)
     order = [v.clause for v in report.verdicts]
-    assert order == sorted(order, key=["fixtures", *(clause.id for clause in contract.CLAUSES)].index)
+    assert order == sorted(order, key=["fixtures", *(clause.id for clause in clauses.CLAUSES)].index)
 
 
 @pytest.mark.torch
 @pytest.mark.jax
-def test_the_verdicts_count_every_case_and_element_once(confirmed):
-    report, _ = confirmed
+def test_the_verdicts_count_every_case_and_element(both):
+    report, _ = both
     counts = {(v.clause, v.framework, v.against): (v.cases, v.elements) for v in report.verdicts}
-    cases = contract.cases(Tier.SMOKE, dtypes=SMALL["dtype"])
-    rows = sum(int(np.prod(case.shape)) * case.hidden for case in cases)
-    for key in [("torch", "exact"), ("jax", "exact"), ("jax", "torch/cpu")]:
-        assert counts["EMB-1", *key] == (len(cases), rows)
-        assert counts["EMB-2", *key] == (len(cases), rows)
-    assert counts["EMB-3", "torch", "exact"] == (2 * len(cases), 2 * rows)
-    assert counts["fixtures", "numpy", "pinned digests"][0] == len(cases)
+    fixed = cases.cases(Tier.SMOKE, dtypes=SMALL["dtype"])
+    rows = sum(case.call.tokens * case.call.hidden for case in fixed)
+    for clause in ("EMB-1", "EMB-2"):
+        assert counts[clause, "jax", "torch/cpu"] == (len(fixed), rows)
+        for name in ("torch", "jax"):  # the plain calls of conditions are judged as well
+            assert counts[clause, name, "exact"] > (len(fixed), rows)
+    assert counts["fixtures", "numpy", "pinned digests"][0] == len(fixed)
 
 
 @pytest.mark.torch
 @pytest.mark.jax
-def test_progress_is_told_before_each_step(confirmed):
-    _, told = confirmed
-    cases = contract.cases(Tier.SMOKE, dtypes=SMALL["dtype"])
-    names = ["bad ids, float8_e5m2", *(case.id for case in cases)]
-    assert told == [(name, done, len(names)) for done, name in enumerate(names)]
-
-
-@pytest.mark.torch
-@pytest.mark.jax
-def test_every_form_and_condition_of_the_gradients_is_counted(monkeypatch, on_cpu):
-    forward = [case for case in contract.cases(Tier.SMOKE, dtypes=("bfloat16",)) if case.vocab == 300]
-    monkeypatch.setattr(contract, "cases", lambda tier, dtypes: tuple(forward))
-    report = verify(dtype="bfloat16", tier="smoke")
-    assert failures_of(report) == {}
-    cases = embedding_gradient.cases(Tier.SMOKE, dtypes=("bfloat16",))
-    assert [case.vocab * case.hidden for case in cases] == [320, 320]
-    counts = {(v.clause, v.framework, v.against): (v.cases, v.elements) for v in report.verdicts}
-    # The plain form, by rows, by accumulators, and through the one verb whose result is of the cotangents' dtype.
-    for name in ("torch", "jax"):
-        assert counts["EMB-8", name, "exact"] == (2 * 4, 2 * 4 * 320)
-        assert counts["EMB-9", name, "exact"] == (2, 2 * 3 * 8)  # three rows of each are named by no token
-    assert counts["EMB-8", "jax", "torch/cpu"] == (2, 2 * 320)
-    # Repeat, three layouts, two ids for padding, six orders, two splits; and JAX's jit.
-    assert counts["EMB-10", "torch", "plain call"] == (2 * 14, 2 * 14 * 320)
-    assert counts["EMB-10", "jax", "plain call"] == (2 * 15, 2 * 15 * 320)
+def test_progress_is_told_before_each_call(both):
+    _, told = both
+    assert [done for _, done, _ in told] == list(range(told[0][2]))
+    assert {of for _, _, of in told} == {len(told)}
+    assert told[0][0].startswith("forward float8_e5m2 ")
 
 
 @pytest.mark.parametrize("tier", DIGESTS)
 def test_a_tiers_digest_follows_from_the_digests_that_the_package_pins(tier):
     lines = [
         f"{case.id} {verb} {digest}"
-        for case in (*contract.cases(Tier(tier)), *embedding_gradient.cases(Tier(tier)))
-        for verb, digest in contract.pinned()[case.id].answers.items()
+        for case in (*cases.cases(Tier(tier)), *gradient_cases.cases(Tier(tier)))
+        for verb, digest in answers.pinned()[case.id].answers.items()
     ]
     assert digest_of(lines) == DIGESTS[tier]
 
 
 @pytest.mark.parametrize("name", EACH_ALONE)
 def test_one_framework_alone_is_held_to_the_pinned_digests_and_says_that_no_second_confirmed_it(name, few):
-    report = verify(framework=(name, name), **SMALL)
+    report = report_on(few, golden(name))
+    assert failures_of(report) == {}
     assert report.ok
     assert report.digest == FEW_DIGEST
     assert set(report.environment) == {name}
     assert {v.framework for v in report.verdicts} == {name, "numpy"}
-    version = frameworks.load(name, "tests").version()
+    version = frameworks.load(name, "tests").arrays.version()
     assert report.statement == (
         f"Confirmed (smoke tier): {name} {version} on cpu, each equal to the exact answer and to the digests pinned in"
         f" the package, bit for bit, on 17,028 output elements."
-        " Not compared: EMB-7, EMB-8, EMB-9, EMB-10, EMB-11, EMB-12. No second framework confirmed it in this run."
+        " Not compared: EMB-4, EMB-7, EMB-8, EMB-9, EMB-10, EMB-11, EMB-12."
+        " No second framework confirmed it in this run."
     )
 
 
 @needs_torch
 def test_a_report_goes_through_json(few):
-    report = verify(framework=("torch",), **SMALL)
+    report = report_on(few, golden("torch"))
     assert msgspec.json.decode(report.to_json(), type=type(report)) == report
     assert (report.operator, report.contract_version, report.subject) == ("embedding", 1, "smoke tier")
     assert report.seconds >= 0
 
 
 @needs_torch
-def test_float64_has_no_widened_verb_to_confirm(monkeypatch, on_cpu):
-    [case] = [case for case in contract.cases(dtypes=("float64",)) if case.ids == "equal" and case.shape == (2, 3)]
-    monkeypatch.setattr(contract, "cases", lambda tier, dtypes: (case,))
-    report = verify(framework=("torch",), dtype=("float64",))
+def test_float64_has_no_widened_verb_to_confirm(few):
+    report = report_on(few, golden("torch"), dtypes=("float64",))
     assert report.ok
-    assert "EMB-2" not in {v.clause for v in report.verdicts}
+    assert [v.elements for v in report.verdicts if v.clause == "EMB-2"] == [15]  # such a table is refused
 
 
 # What is not
 
 
-def lying(monkeypatch, name="torch", verb="forward"):
-    """Flip the lowest bit of the first element that a golden returns."""
-    framework = frameworks.load(name, "tests")
-    honest = getattr(framework.golden, verb)
+def flipped(name):
+    """Return what flips the lowest bit of the first element that a verb returns."""
+    arrays = frameworks.load(name, "tests").arrays
 
-    def flipped(ids, table):
-        out = honest(ids, table)
-        if out.numel():
-            framework.bits_of(out).reshape(-1)[:1] ^= 1
-        return out
+    def lie(honest):
+        def run(ids, table):
+            out = honest(ids, table)
+            if out.numel():
+                arrays.bits_of(out).reshape(-1)[:1] ^= 1
+            return out
 
-    monkeypatch.setattr(framework.golden, verb, flipped)
+        return run
+
+    return lie
 
 
 @needs_torch
-def test_a_wrong_golden_is_not_confirmed(monkeypatch, few):
-    lying(monkeypatch)
-    report = verify(framework=("torch",), **SMALL)
+def test_a_wrong_golden_is_not_confirmed(few):
+    report = report_on(few, golden("torch", forward=flipped("torch")))
     assert not report.ok
     failed = failures_of(report)
     assert list(failed) == [("EMB-1", "torch", "exact")]
     vector, scalar = failed["EMB-1", "torch", "exact"]
-    assert vector == (
+    assert vector.startswith(
         "out[0, 0]: got 0x95, expected 0x94 (1 ulp; 1 of 8481 elements differ)"
-        " [torch.forward on cpu, float8_e5m2-tagged-300x33-zipf-257-int64]"
+        " [torch on cpu, forward float8_e5m2 300x33 tagged zipf 257 int64"
     )
-    assert scalar == (
+    assert scalar.startswith(
         "out[0]: got 0xea, expected 0xeb (1 ulp; 1 of 33 elements differ)"
-        " [torch.forward on cpu, float8_e5m2-tagged-300x33-equal-scalar-int64]"
+        " [torch on cpu, forward float8_e5m2 300x33 tagged equal scalar int64"
     )
     verdicts = len(report.verdicts)
     assert report.statement == (
         f"Not confirmed: 1 of {verdicts} verdicts did not pass: EMB-1 (torch/cpu against exact)."
     )
-    assert report.digest != SMALL_DIGEST
+    assert report.digest != FEW_DIGEST
 
 
 @pytest.mark.torch
 @pytest.mark.jax
-def test_a_wrong_golden_differs_from_the_other_framework_too(monkeypatch, few):
-    lying(monkeypatch, verb="forward_fp32")
-    failed = failures_of(verify(**SMALL))
+def test_a_wrong_golden_differs_from_the_other_framework_too(few):
+    failed = failures_of(report_on(few, golden("torch", forward_fp32=flipped("torch")), golden("jax")))
     assert set(failed) == {("EMB-2", "torch", "exact"), ("EMB-2", "jax", "torch/cpu")}
-    assert "[jax and torch forward_fp32, float8_e5m2-" in failed["EMB-2", "jax", "torch/cpu"][0]
+    assert "[jax and torch forward_fp32, forward_fp32 float8_e5m2 " in failed["EMB-2", "jax", "torch/cpu"][0]
 
 
 @needs_torch
-def test_a_changed_fixture_is_not_confirmed(monkeypatch, few):
-    pinned = dict(contract.pinned())
-    case = few[0]
-    pinned[case.id] = msgspec.structs.replace(pinned[case.id], ids="0" * 64)
-    monkeypatch.setattr(contract, "pinned", lambda: pinned)
-    failed = failures_of(verify(framework=("torch",), **SMALL))
+def test_a_golden_that_always_raises_leaves_nothing_confirmed(few):
+    def raising(honest):
+        def run(ids, table):
+            raise RuntimeError("no kernel")
+
+        return run
+
+    report = report_on(few, golden("torch", forward=raising, forward_fp32=raising))
+    by_clause = {v.clause: v for v in report.verdicts if v.framework == "torch"}
+    assert by_clause["EMB-1"].outcome is Outcome.ERROR
+    assert by_clause["EMB-1"].problems[0].startswith("out: got RuntimeError: no kernel at test_verify.py:")
+    assert {v.outcome for v in by_clause.values()} == {Outcome.ERROR}
+
+
+def with_pins(monkeypatch, operator, **changed):
+    """Return the operator with another module of pinned digests: some functions of it are others."""
+    module = types.ModuleType("changed_pins")
+    vars(module).update({name: getattr(pinned, name) for name in pinned.__all__}, **changed)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return dataclasses.replace(operator, modules={**operator.modules, "pinned": module.__name__})
+
+
+@needs_torch
+@pytest.mark.parametrize("part", ["ids", "table", "answers"])
+def test_a_changed_fixture_is_not_confirmed(part, monkeypatch, few):
+    pins = dict(answers.pinned())
+    name = "float8_e5m2-tagged-300x33-zipf-257-int64"
+    other = dict.fromkeys(pins[name].answers, "0" * 64) if part == "answers" else "0" * 64
+    pins[name] = msgspec.structs.replace(pins[name], **{part: other})
+    failed = failures_of(report_on(with_pins(monkeypatch, few, pinned=lambda: pins), golden("torch")))
     [problem] = failed.pop(("fixtures", "numpy", "pinned digests"))
     assert failed == {}
-    assert problem.startswith(f"{case.id}: got ids ")
-    assert "expected ids 000000000000, table " in problem
-    assert problem.endswith(f"[build {case.id}]")
+    assert problem.startswith(f"{name}: got ids ")
+    assert "000000000000" in problem.partition("expected")[2]
+    assert problem.endswith(f"[build {name}]")
 
 
 @needs_torch
 def test_a_case_that_nothing_is_pinned_for_is_not_confirmed(monkeypatch, few):
-    monkeypatch.setattr(contract, "pinned", dict)
-    failed = failures_of(verify(framework=("torch",), **SMALL))
+    failed = failures_of(report_on(with_pins(monkeypatch, few, pinned=dict), golden("torch")))
     problems = failed["fixtures", "numpy", "pinned digests"]
-    assert len(problems) == len(few)
+    assert len(problems) == 3
     assert all("expected nothing pinned [build " in problem for problem in problems)
 
 
-@pytest.mark.torch
-@pytest.mark.jax
-def test_a_comparison_of_the_two_that_is_left_out_is_not_confirmed(monkeypatch, few):
-    monkeypatch.setattr(verifying, "compare_subjects", lambda *args: None)
-    failed = failures_of(verify(**SMALL))
-    assert failed == {
-        ("EMB-1", "jax", "torch/cpu"): [f"{NONE_COMPARED} [against torch/cpu]"],
-        ("EMB-2", "jax", "torch/cpu"): [f"{NONE_COMPARED} [against torch/cpu]"],
+@needs_torch
+def test_a_case_that_is_weak_evidence_is_not_confirmed(monkeypatch, few):
+    weak = with_pins(monkeypatch, few, weakness_of=lambda call: "weak")
+    assert failures_of(report_on(weak, golden("torch"))) == {
+        ("fixtures", "numpy", "pinned digests"): [
+            f"weak [build float8_e5m2-tagged-300x33-{ids}-int64]" for ids in ("zipf-257", "equal-0", "equal-scalar")
+        ]
     }
 
 
+@pytest.mark.parametrize("values", ["equal-100x8", "negative-zero-100x8", "cancelling-40x8"])
+def test_a_gradient_on_which_no_order_shows_may_not_stand_for_invariance(values, monkeypatch):
+    name = f"bfloat16-to-bfloat16-{values}-zipf-256"
+    [case] = [case for case in gradient_cases.cases() if case.id == name]
+    monkeypatch.setattr(pinned, "_names", lambda: {name: True})
+    weak = f"{name}: got 0 % of elements that another order changes, expected more"
+    assert pinned.weakness_of(case.call) == ("" if values.startswith("cancelling") else weak)
+    monkeypatch.setattr(pinned, "_names", lambda: {name: False})
+    assert pinned.weakness_of(case.call) == ""
+
+
+class Silent:
+    """A golden of which nothing comes."""
+
+    def __init__(self, honest):
+        self.traits, self.concurrent = honest.traits, honest.concurrent
+
+    def perform(self, script):
+        return Replies(script, [NotMade(why="silent") for _ in script.steps])
+
+
 @needs_torch
-def test_a_run_that_examines_nothing_is_not_confirmed(monkeypatch, few):
-    monkeypatch.setattr(verifying, "examine", lambda *args: {})
-    report = verify(framework=("torch",), **SMALL)
+def test_a_run_in_which_nothing_is_made_is_not_confirmed(few):
+    report = report_on(few, Silent(golden("torch")))
     assert not report.ok
-    assert {clause for clause, _, _ in failures_of(report)} == {f"EMB-{n}" for n in (1, 2, 3, 5, 6)}
+    assert report.digest == digest_of([])
 
 
 @needs_torch
-def test_a_run_that_refuses_no_bad_ids_is_not_confirmed(monkeypatch, few):
-    monkeypatch.setattr(verifying, "examine_bad_ids", lambda *args: None)
-    assert set(failures_of(verify(framework=("torch",), **SMALL))) == {("EMB-4", "torch", "exact")}
-
-
-@needs_torch
-def test_a_run_whose_conditions_are_left_out_is_not_confirmed(monkeypatch, few):
-    few[0] = msgspec.structs.replace(few[0], conditions=True)
-    monkeypatch.setattr(run, "CONDITIONS", {})
-    monkeypatch.setattr(frameworks.load("torch", "tests"), "modes", dict)
-    assert failures_of(verify(framework=("torch",), **SMALL)) == {
-        ("EMB-7", "torch", "plain call"): [f"{NONE_COMPARED} [against plain call]"]
+@pytest.mark.parametrize("id", ["EMB-1", "EMB-4", "EMB-7/padding"])
+def test_a_check_that_yields_neither_a_call_nor_a_reason_is_not_confirmed(id, few):
+    [check] = [check for check in declared(forward, conditions, conduct) if check.id == id]
+    empty = dataclasses.replace(check, calls=lambda exam: ())
+    others = [each for each in few.checks if each.id != id]
+    report = report_on(dataclasses.replace(few, checks=(*others, empty)), golden("torch"))
+    assert failures_of(report) == {
+        (check.clause, "torch", check.against): [f"{NONE_COMPARED} [{id}, against {check.against}]"]
     }
+    excused = dataclasses.replace(check, calls=lambda exam: (Skip("for a reason"),))
+    report = report_on(dataclasses.replace(few, checks=(*others, excused)), golden("torch"))
+    assert failures_of(report) == {}
+    assert f"{check.clause}" in report.statement.partition("Not compared: ")[2]
 
 
 @needs_torch
-def test_no_case_at_all_is_nothing_compared(monkeypatch, on_cpu):
-    monkeypatch.setattr(contract, "cases", lambda tier, dtypes: ())
-    told = refused(framework=("torch",))
-    assert isinstance(told, errors.NothingComparedError)
-    assert str(told) == "cases: got none, expected one or more in the standard tier [verify]"
+def test_no_call_at_all_is_nothing_compared(few):
+    nothing = tuple(dataclasses.replace(check, calls=lambda exam: ()) for check in few.checks)
+    with pytest.raises(errors.NothingComparedError) as caught:
+        report_on(dataclasses.replace(few, checks=nothing), golden("torch"))
+    assert str(caught.value) == "cases: got none, expected one or more in the smoke tier [verify]"
 
 
 # The process that it runs in
 
 
 @needs_torch
-def test_warnings_of_a_framework_of_itself_are_no_verdict_even_where_they_are_errors(monkeypatch, few):
-    few[0] = msgspec.structs.replace(few[0], conditions=True)
-    modes = frameworks.load("torch", "tests").modes()
-    monkeypatch.setattr(frameworks.load("torch", "tests"), "modes", lambda: {"compile": modes["compile"]})
+def test_warnings_of_a_framework_of_itself_are_no_verdict_even_where_they_are_errors(few):
+    def warning(honest):
+        def run(ids, table):
+            warnings.warn("of its insides", DeprecationWarning, stacklevel=1)
+            return honest(ids, table)
+
+        return run
+
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        report = verify(framework=("torch",), **SMALL)
-    assert failures_of(report) == {}
-    assert "EMB-7" in {v.clause for v in report.verdicts}
+        assert failures_of(report_on(few, golden("torch", forward=warning))) == {}
 
 
 @needs_torch
@@ -352,7 +394,7 @@ def test_no_way_of_calling_changes_the_filters_of_warnings_which_all_threads_sha
 
     before, seen = warnings.filters, []
     monkeypatch.setattr(torch, "compile", lambda call, **how: lambda *given: seen.append(warnings.filters))
-    frameworks.load("torch", "tests").modes()["compile"](None)(None, None)
+    frameworks.load("torch", "tests").modes.transforms()["compile"](None)(None, None)
     assert len(seen) == 1
     assert seen[0] is before
 
@@ -367,7 +409,7 @@ def test_a_traced_call_is_not_kept_with_the_arrays_that_it_holds():
 
     holder = Holder()
     watch = weakref.ref(holder)
-    framework.traced(holder.call)(np.zeros(3, np.int32), np.zeros((2, 2), np.float32))
+    framework.modes.traced(holder.call)(np.zeros(3, np.int32), np.zeros((2, 2), np.float32))
     del holder
     gc.collect()
     assert watch() is None
@@ -414,8 +456,8 @@ def test_a_missing_framework_is_told_with_the_line_that_installs_it(missing, how
 def test_a_framework_that_is_not_installed_is_no_matter_where_the_other_is_asked_for(name, monkeypatch):
     monkeypatch.setattr(frameworks, "installed", lambda other: other == name)
     monkeypatch.setattr(frameworks, "devices", lambda framework, call: ("cpu",))
-    [subject] = verifying._subjects((name,), ("auto",))
-    assert subject.where == (name, "cpu")
+    [(framework, device)] = goldens_of(EMBEDDING, (name,), ("auto",))
+    assert (framework.name, device) == (name, "cpu")
 
 
 @needs_torch
@@ -440,7 +482,7 @@ def test_an_absent_device_is_refused_though_the_other_framework_could_do_without
 @pytest.mark.jax
 def test_each_framework_runs_on_every_device_that_it_has(monkeypatch):
     def ran(*devices):
-        return [subject.where for subject in verifying._subjects((), devices)]
+        return [(framework.name, device) for framework, device in goldens_of(EMBEDDING, (), devices)]
 
     pretend(monkeypatch, torch=("cpu", "cuda"), jax=("cpu", "cuda"))
     assert ran("auto") == [("torch", "cpu"), ("torch", "cuda"), ("jax", "cpu"), ("jax", "cuda")]
@@ -463,7 +505,7 @@ def test_a_framework_that_does_not_import_is_told(monkeypatch):
     def broken(name):
         raise OSError("libcudart.so.13: cannot open shared object file")
 
-    monkeypatch.setattr(frameworks.importlib, "import_module", broken)
+    monkeypatch.setattr(frameworks, "_loaded", broken)
     assert str(refused(framework=("torch",))) == (
         "torch: got an import error (libcudart.so.13: cannot open shared object file), expected it to import [verify]"
     )
@@ -474,7 +516,7 @@ def test_devices_that_cannot_be_told_are_told(monkeypatch):
     def broken():
         raise RuntimeError("Unable to initialize backend 'cuda'")
 
-    monkeypatch.setattr(frameworks.load("torch", "tests"), "devices", broken)
+    monkeypatch.setattr(frameworks.load("torch", "tests").arrays, "devices", broken)
     assert str(refused(framework=("torch",))) == (
         "torch devices: got an error (Unable to initialize backend 'cuda'), expected a list of them [verify]"
     )
@@ -489,20 +531,20 @@ def test_a_real_checkpoint_is_confirmed(real_table, on_cpu):
     file, told = real_table(), []
     report = verify(weights_file=file, tensor="embedding.weight", progress=lambda *step: told.append(step))
     assert failures_of(report) == {}
-    torch, jax = (frameworks.load(name, "tests").version() for name in ("torch", "jax"))
+    torch, jax = (frameworks.load(name, "tests").arrays.version() for name in ("torch", "jax"))
     subject = f"{file.name}:embedding.weight (float16 32000 x 256, 8192 ids)"
     assert report.statement == (
         f"Confirmed ({subject}): torch {torch} on cpu and jax {jax} on cpu, each equal to the exact answer and to the"
         " other, bit for bit, on 8,388,608 output elements."
         " Not compared: EMB-4, EMB-8, EMB-9, EMB-10, EMB-11, EMB-12."
     )
-    assert told == [(subject, 0, 1)]
+    assert told[0] == ("forward float16 32000x256 loaded loaded 8x1024 int64 3 times", 0, len(told))
     assert {v.clause for v in report.verdicts} == {f"EMB-{n}" for n in (1, 2, 3, 5, 6, 7)}
     stored = weights.find_table(file, None)
     dtype, table = stored.dtype, stored.read()
-    answers = contract.exact_answers(weights.default_ids(32000, 256), table, dtype)
+    answers = answers.exact_answers(weights.default_ids(32000, 256), table, dtype)
     assert report.digest == digest_of(
-        f"{subject} {verb} {contract.answer_digest(verb, dtype, answer)}" for verb, answer in answers.items()
+        f"{subject} {verb} {answers.answer_digest(verb, dtype, answer)}" for verb, answer in answers.items()
     )
 
 
@@ -512,7 +554,7 @@ def test_ids_of_ones_own_are_looked_up_in_a_checkpoint(tmp_path, on_cpu):
     np.save(tmp_path / "ids.npy", np.array([[0, 49], [7, 7]], dtype=">i2"))
     report = verify(weights_file=file, ids_file=tmp_path / "ids.npy", framework=("torch",))
     assert failures_of(report) == {}
-    version = frameworks.load("torch", "tests").version()
+    version = frameworks.load("torch", "tests").arrays.version()
     assert report.statement == (
         f"Confirmed (m.safetensors:w (float64 50 x 3, 4 ids)): torch {version} on cpu, each equal to the exact answer,"
         " bit for bit, on 12 output elements. Not compared: EMB-2, EMB-4, EMB-8, EMB-9, EMB-10, EMB-11, EMB-12."
@@ -525,13 +567,14 @@ def test_ids_of_ones_own_are_looked_up_in_a_checkpoint(tmp_path, on_cpu):
 def test_an_empty_table_is_refused(shape, tmp_path, on_cpu):
     file = checkpoint(tmp_path / "m.safetensors", w=("F32", shape))
     assert str(refused(weights_file=file, framework=("torch",))) == (
-        f"w: got shape {shape}, expected a table with elements [verify]"
+        f"w: got shape {shape}, expected a table with elements [verify --weights]"
     )
 
 
 @needs_torch
 def test_a_wrong_golden_is_caught_on_a_checkpoint(tmp_path, monkeypatch, on_cpu):
-    lying(monkeypatch)
+    torch_embedding = frameworks.load("torch", "tests").arrays.golden
+    monkeypatch.setattr(torch_embedding, "forward", flipped("torch")(torch_embedding.forward))
     file = checkpoint(tmp_path / "m.safetensors", w=("F32", (50, 3)))
     (tmp_path / "ids.txt").write_text("0 49 7 7")
     report = verify(weights_file=file, ids_file=tmp_path / "ids.txt", framework=("torch",))
@@ -543,7 +586,7 @@ def test_alarms_at_nans_do_not_disturb_a_run_on_nans():
     import jax
 
     framework = frameworks.load("jax", "tests")
-    with jax.debug_nans(True), jax.debug_infs(True), framework.precision("float32"):
-        table = framework.put(np.array([[0x7F800001], [0x7F800000]], np.uint32), "float32", "cpu")
-        out = framework.golden.forward(np.array([0, 1]), table)
-        assert framework.bits_of(out).reshape(-1).tolist() == [0x7F800001, 0x7F800000]
+    with jax.debug_nans(True), jax.debug_infs(True), framework.arrays.precision("float32"):
+        table = framework.arrays.put(np.array([[0x7F800001], [0x7F800000]], np.uint32), "float32", "cpu")
+        out = framework.arrays.golden.forward(np.array([0, 1]), table)
+        assert framework.arrays.bits_of(out).reshape(-1).tolist() == [0x7F800001, 0x7F800000]

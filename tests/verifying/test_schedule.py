@@ -8,20 +8,25 @@ import weakref
 
 import pytest
 
-from xref.judge import steps
-from xref.judge.steps import Step, run_steps
-from xref.judge.subject import Subject
+from xref.verifying import schedule
+from xref.verifying.schedule import Step, run_steps
 
 
-@dataclasses.dataclass
-class Fake:
-    """A framework of which nothing is asked but whether two threads may call it."""
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """Somebody of whom nothing is asked but whether two threads may call it."""
 
-    NAME: str
-    CONCURRENT: bool
+    name: str
+    device: str = "cpu"
+    concurrent: bool = False
+
+    @property
+    def where(self):
+        return self.name, self.device
 
 
-TORCH, JAX = Fake("torch", CONCURRENT=False), Fake("jax", CONCURRENT=True)
+TORCH, JAX = Worker("torch"), Worker("jax", concurrent=True)
+FOUR = [dataclasses.replace(worker, device=device) for worker in (JAX, TORCH) for device in ("cpu", "cuda")]
 
 
 class Inputs:
@@ -35,8 +40,7 @@ def nothing(*args):
     return set()
 
 
-def test_subjects_are_examined_once_each_and_their_outputs_are_in_order():
-    subjects = [Subject(framework, device) for framework in (JAX, TORCH) for device in ("cpu", "cuda")]
+def test_goldens_are_examined_once_each_and_their_outputs_are_in_order():
     told, finished = [], []
 
     def finish(inputs, outputs):
@@ -44,21 +48,21 @@ def test_subjects_are_examined_once_each_and_their_outputs_are_in_order():
         return {f"line of {inputs}"}
 
     made = [
-        Step(f"step {n}", lambda n=n: n, lambda inputs, subject: (inputs, *subject.where), finish) for n in range(3)
+        Step(f"step {n}", FOUR, lambda n=n: n, lambda inputs, worker: (inputs, *worker.where), finish)
+        for n in range(3)
     ]
-    assert run_steps(made, subjects, lambda *step: told.append(step)) == {"line of 0", "line of 1", "line of 2"}
-    assert finished == [(n, [(n, *subject.where) for subject in subjects]) for n in range(3)]
+    assert run_steps(made, lambda *step: told.append(step)) == {"line of 0", "line of 1", "line of 2"}
+    assert finished == [(n, [(n, *worker.where) for worker in FOUR]) for n in range(3)]
     assert told == [("step 0", 0, 3), ("step 1", 1, 3), ("step 2", 2, 3)]
 
 
 def test_a_framework_that_is_not_concurrent_is_examined_in_the_callers_thread_one_device_after_another():
     ran = []
 
-    def examine(inputs, subject):
-        ran.append((inputs, *subject.where, threading.current_thread() is threading.main_thread()))
+    def examine(inputs, worker):
+        ran.append((inputs, *worker.where, threading.current_thread() is threading.main_thread()))
 
-    subjects = [Subject(framework, device) for framework in (JAX, TORCH) for device in ("cpu", "cuda")]
-    run_steps([Step(str(n), lambda n=n: n, examine, nothing) for n in range(2)], subjects, None)
+    run_steps([Step(str(n), FOUR, lambda n=n: n, examine, nothing) for n in range(2)], None)
     of_torch = [each for each in ran if each[1] == "torch"]
     assert of_torch == [(n, "torch", device, True) for n in range(2) for device in ("cpu", "cuda")]
     assert {each[3] for each in ran if each[1] == "jax"} == {False}
@@ -66,21 +70,20 @@ def test_a_framework_that_is_not_concurrent_is_examined_in_the_callers_thread_on
 
 def test_frameworks_are_examined_side_by_side():
     met = threading.Barrier(2, timeout=30)
-    subjects = [Subject(TORCH, "cpu"), Subject(JAX, "cpu")]
-    run_steps([Step("step", dict, lambda inputs, subject: met.wait(), nothing, large="table")], subjects, None)
+    run_steps([Step("step", [TORCH, JAX], dict, lambda inputs, worker: met.wait(), nothing, large="table")], None)
 
 
 def test_a_concurrent_framework_is_ahead_of_the_step_whose_turn_it_is():
     done = threading.Event()
 
-    def examine(inputs, subject):
+    def examine(inputs, worker):
         if inputs == "second":
             done.set()
         else:
-            assert subject.framework is JAX or done.wait(timeout=30)
+            assert worker is JAX or done.wait(timeout=30)
 
-    subjects = [Subject(TORCH, "cpu"), Subject(JAX, "cpu")]
-    run_steps([Step(name, lambda name=name: name, examine, nothing) for name in ("first", "second")], subjects, None)
+    both = [TORCH, JAX]
+    run_steps([Step(name, both, lambda name=name: name, examine, nothing) for name in ("first", "second")], None)
     assert done.is_set()
 
 
@@ -93,16 +96,17 @@ def test_an_error_of_the_engine_is_not_lost(place):
 
     step = Step(
         "step",
+        [TORCH, JAX],
         lambda: fail("prepare"),
-        lambda inputs, subject: fail(f"examine {subject.framework.NAME}"),
+        lambda inputs, worker: fail(f"examine {worker.name}"),
         lambda inputs, outputs: fail("finish", set()),
     )
     with pytest.raises(ZeroDivisionError):
-        run_steps([step], [Subject(TORCH, "cpu"), Subject(JAX, "cpu")], None)
+        run_steps([step], None)
 
 
-@pytest.mark.parametrize("framework", [TORCH, JAX])
-def test_the_inputs_of_a_large_step_are_gone_when_the_next_are_made(framework):
+@pytest.mark.parametrize("worker", [TORCH, JAX], ids=lambda worker: worker.name)
+def test_the_inputs_of_a_large_step_are_gone_when_the_next_are_made(worker):
     made, alive = [], []
 
     def prepare():
@@ -111,20 +115,20 @@ def test_the_inputs_of_a_large_step_are_gone_when_the_next_are_made(framework):
         made.append(weakref.ref(inputs))
         return inputs
 
-    large = [Step(f"step {n}", prepare, nothing, nothing, large=n) for n in range(3)]
-    run_steps(large, [Subject(framework, "cpu")], None)
+    run_steps([Step(f"step {n}", [worker], prepare, nothing, nothing, large=n) for n in range(3)], None)
     assert alive == [[], [False], [False, False]]
 
 
 def test_a_large_step_that_follows_a_small_one_is_begun_while_that_runs():
     made = threading.Event()
-    small = Step("small", dict, nothing, lambda inputs, outputs: {f"made: {made.wait(timeout=30)}"})
-    large = Step("large", made.set, nothing, nothing, large="table")
-    assert run_steps([small, large], [], None) == {"made: True"}
+    small = Step("small", [], dict, nothing, lambda inputs, outputs: {f"made: {made.wait(timeout=30)}"})
+    large = Step("large", [], made.set, nothing, nothing, large="table")
+    assert run_steps([small, large], None) == {"made: True"}
 
 
 def test_as_many_steps_are_begun_ahead_as_there_are_threads_for(monkeypatch):
-    monkeypatch.setattr(steps, "_AHEAD", 3)
+    monkeypatch.setattr(schedule, "_AT_ONCE", 1)
+    monkeypatch.setattr(schedule, "_AHEAD", 3)
     made, ran = [threading.Event() for _ in range(6)], []
 
     def finish(number):
@@ -132,12 +136,13 @@ def test_as_many_steps_are_begun_ahead_as_there_are_threads_for(monkeypatch):
         ran.append((all(event.wait(timeout=30) for event in ahead), any(event.is_set() for event in others)))
         return set()
 
-    run_steps([Step(str(n), made[n].set, nothing, lambda *_, n=n: finish(n)) for n in range(6)], [], None)
+    run_steps([Step(str(n), [], made[n].set, nothing, lambda *_, n=n: finish(n)) for n in range(6)], None)
     assert ran == [(True, False)] * 6
 
 
 def test_steps_of_one_large_table_are_begun_ahead_and_those_of_others_are_not(monkeypatch):
-    monkeypatch.setattr(steps, "_AHEAD", 2)
+    monkeypatch.setattr(schedule, "_AT_ONCE", 1)
+    monkeypatch.setattr(schedule, "_AHEAD", 2)
     tables = {"a1": "a", "a2": "a", "a3": "a", "b": "b", "small": None}
     expected = {"a1": ["a2", "a3"], "a2": ["a3"], "a3": [], "b": [], "small": []}
     made = {name: threading.Event() for name in tables}
@@ -150,8 +155,7 @@ def test_steps_of_one_large_table_are_begun_ahead_and_those_of_others_are_not(mo
         return set()
 
     run_steps(
-        [Step(name, made[name].set, nothing, lambda *_, name=name: finish(name), tables[name]) for name in tables],
-        [],
+        [Step(name, [], made[name].set, nothing, lambda *_, name=name: finish(name), tables[name]) for name in tables],
         None,
     )
     assert ran == list(expected.items())
