@@ -149,7 +149,7 @@ def test_a_wrong_kernel_is_exit_1_with_the_element_the_smallest_call_and_what_it
     )
     assert any(re.match(r"  smallest: k.py:kernel.forward bfloat16 1x1 \w+ .* 1 int64$", line) for line in rest)
     assert "  consistent with padding-id-zeroed: the row of id 0 came back as zeros" in rest
-    assert "consistent with ids-clamped: that is how it fails" in " ".join(lines_of("EMB-4", done.stdout))
+    assert "  consistent with ids-clamped: id 300 gave row 299, the last one" in lines_of("EMB-4", done.stdout)
     last = done.stdout.splitlines()[-1]
     assert last.startswith("k.py:kernel does not pass: torch ")
     assert re.search(r", smoke tier: EMB-1, .*EMB-8, EMB-11, EMB-4\.$", last)
@@ -212,7 +212,7 @@ def test_a_kernel_that_crashes_has_a_verdict():
     assert last.startswith("k.py:kernel does not pass: ")
     assert ": EMB-1 (aborts), EMB-3, " in last
     assert "EMB-1: process: got death by SIGSEGV, expected a result [k.py:kernel.forward" in done.stdout
-    assert "EMB-4: not made: the process ended 9 times before\n" in done.stdout
+    assert re.search(r"^EMB-4: not made: the process ended \d+ times before$", done.stdout, re.MULTILINE)
     assert "Traceback" not in done.stdout + done.stderr
 
 

@@ -15,10 +15,18 @@ def call(count=1, **more):
     return Doubles(check="T-1", count=count, **more)
 
 
-def examined(wrong, *checks, follow_up=lambda call, seen: ()):
-    found = Examination(operator_of(*checks, follow_up=follow_up), EXAM, Subject(wrong))
-    found.run()
-    return found
+@pytest.fixture(params=[False, True], ids=["here", "elsewhere"])
+def examined(request):
+    """Return what examines a subject in this process, or one that is waited for in a thread."""
+
+    def run(wrong, *checks, follow_up=lambda call, seen: (), progress=None):
+        subject = Subject(wrong, elsewhere=request.param)
+        found = Examination(operator_of(*checks, follow_up=follow_up), EXAM, subject)
+        found.run(progress=progress)
+        found.close()
+        return found
+
+    return run
 
 
 def right(call):
@@ -29,10 +37,10 @@ def outcomes(found):
     return {check: str(outcome_of(findings)) for check, findings in found.findings.items()}
 
 
-def test_every_call_of_every_check_is_made_in_order_and_counted():
+def test_every_call_of_every_check_is_made_in_order_and_counted(examined):
     steps = []
-    found = Examination(operator_of(check_of("T-1", call(2), call(3)), check_of("T-2", call(4))), EXAM, Subject(right))
-    found.run(progress=lambda *at: steps.append(at))
+    checks = check_of("T-1", call(2), call(3)), check_of("T-2", call(4))
+    found = examined(right, *checks, progress=lambda *at: steps.append(at))
     assert [(made.check, made.count) for made in found.subject.made] == [("T-1", 2), ("T-1", 3), ("T-2", 4)]
     assert [(name, findings.cases, findings.elements) for name, findings in found.findings.items()] == [
         ("T-1", 2, 5), ("T-2", 1, 4), ("T-3", 3, 3),
@@ -41,34 +49,33 @@ def test_every_call_of_every_check_is_made_in_order_and_counted():
     assert found.stopped == {}
 
 
-def test_sweeps_that_yield_nothing_are_an_error():
+def test_sweeps_that_yield_nothing_are_an_error(examined):
     assert outcomes(examined(right, check_of("T-1"), check_of("T-2", call()))) == {
         "T-1": "error", "T-2": "pass", "T-3": "pass",
     }  # fmt: skip
 
 
-def test_a_check_that_says_why_it_is_not_made_is_skipped():
+def test_a_check_that_says_why_it_is_not_made_is_skipped(examined):
     found = examined(right, check_of("T-1", "no such thing", "no such thing"), check_of("T-2", "not all", call()))
     assert outcomes(found) == {"T-1": "skip", "T-2": "pass", "T-3": "pass"}
     assert found.findings["T-1"].skipped == ["no such thing"]
 
 
-def test_a_failure_stops_nothing_and_is_kept_with_its_call():
+def test_a_failure_stops_nothing_and_is_kept_with_its_call(examined):
     wrong = lambda made: "out[0]: wrong" if made.count == 2 else ""  # noqa: E731
     found = examined(wrong, check_of("T-1", call(1), call(2), call(3)))
     assert outcomes(found)["T-1"] == "fail"
     assert found.findings["T-1"].cases == 3
     assert [finding.call for finding in found.findings["T-1"].failures] == [call(2)]
-    assert found.subject.forgot == 1
 
 
-def test_the_first_failures_of_a_check_are_followed_up():
+def test_the_first_failures_of_a_check_are_followed_up(examined):
     found = examined(
         lambda made: "out[0]: wrong",
         check_of("T-1", *(call(n) for n in range(1, 6))),
         follow_up=lambda made, seen: [Doubles(check=made.check, count=made.count + 100)],
     )
-    assert [made.count for made in found.subject.made] == [1, 101, 2, 102, 3, 103, 4, 5]
+    assert [made.count for made in found.subject.made] == [1, 2, 3, 4, 5, 101, 102, 103]
     assert found.findings["T-1"].failed == 8
 
 
@@ -76,25 +83,26 @@ def dies(made):
     raise MemoryError("death by SIGSEGV")
 
 
-def test_a_check_whose_calls_end_the_process_is_not_made_to_its_end():
+def test_a_check_whose_calls_end_the_process_is_not_made_to_its_end(examined):
     found = examined(
         lambda made: dies(made) if made.check == "T-1" else "", check_of("T-1", *[call()] * 20), check_of("T-2", call())
     )
-    assert len(found.subject.made) == 4
-    assert found.stopped == {"T-1": "not made to its end: the process ended 3 times"}
+    assert sum(made.check == "T-1" for made in found.subject.made) < 6
+    assert list(found.stopped) == ["T-1"]
+    assert found.stopped["T-1"].startswith("not made to its end: the process ended ")
     assert outcomes(found) == {"T-1": "aborts", "T-2": "pass", "T-3": "pass"}
     assert found.findings["T-1"].failures[0].failure.detail == "the last\n words\n"
 
 
-def test_at_last_nothing_is_made_any_more():
+def test_at_last_nothing_is_made_any_more(examined):
     found = examined(dies, *(check_of(f"T-1/{n}", *[call()] * 20) for n in range(5)))
-    assert len(found.subject.made) == 9
-    assert found.stopped["T-1/4"] == "not made: the process ended 9 times before"
+    assert len(found.subject.made) < 12
+    assert found.stopped["T-1/4"] == f"not made: the process ended {len(found.subject.made)} times before"
     assert outcomes(found)["T-1/4"] == "error"
 
 
 @pytest.mark.parametrize(("required", "outcome"), [(True, "skip"), (False, "error")])
-def test_what_is_compared_with_plain_calls_is_not_made_where_those_are_wrong(required, outcome):
+def test_what_is_compared_with_plain_calls_is_not_made_where_those_are_wrong(required, outcome, examined):
     class Varied(Doubles, frozen=True, kw_only=True, tag="varied"):
         def judge(self, script, replies, exam):
             seen = Seen()

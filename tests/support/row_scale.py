@@ -44,9 +44,7 @@ class Scale(Invocation, frozen=True, kw_only=True, tag="row-scale"):
     tokens: int
     hidden: int
 
-    clauses: ClassVar[Clauses] = Clauses(
-        accuracy={"row_scale": "ROW-1"}, form="ROW-2", purity="ROW-3", repeat="ROW-4"
-    )
+    clauses: ClassVar[Clauses] = Clauses(accuracy={"row_scale": "ROW-1"}, form="ROW-2", purity="ROW-3", repeat="ROW-4")
 
     def __str__(self) -> str:
         again = f", {self.repeats + 1} times" if self.repeats else ""
@@ -97,7 +95,9 @@ def explain(call: Call, failure: Failure, make: object) -> Iterator[Suspect]:
 
 def trial() -> dict[str, Script]:
     call = Scale(check="ROW-1", dtype="float32", tokens=2, hidden=3)
-    return {"row_scale": Script("float32", (*call.inputs(None), Run(name="out", verb="row_scale", arguments=("x", "w"))))}
+    return {
+        "row_scale": Script("float32", (*call.inputs(None), Run(name="out", verb="row_scale", arguments=("x", "w"))))
+    }
 
 
 OPERATOR = Operator(

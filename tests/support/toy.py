@@ -60,8 +60,8 @@ class Subject:
 
     traits = TRAITS
 
-    def __init__(self, wrong):
-        self._wrong, self.made, self.forgot = wrong, [], 0
+    def __init__(self, wrong, *, elsewhere=False):
+        self._wrong, self.made, self.forgot, self.elsewhere = wrong, [], 0, elsewhere
 
     def perform(self, script):
         [call] = script.steps[0].arguments

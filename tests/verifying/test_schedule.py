@@ -48,8 +48,7 @@ def test_goldens_are_examined_once_each_and_their_outputs_are_in_order():
         return {f"line of {inputs}"}
 
     made = [
-        Step(f"step {n}", FOUR, lambda n=n: n, lambda inputs, worker: (inputs, *worker.where), finish)
-        for n in range(3)
+        Step(f"step {n}", FOUR, lambda n=n: n, lambda inputs, worker: (inputs, *worker.where), finish) for n in range(3)
     ]
     assert run_steps(made, lambda *step: told.append(step)) == {"line of 0", "line of 1", "line of 2"}
     assert finished == [(n, [(n, *worker.where) for worker in FOUR]) for n in range(3)]
@@ -115,7 +114,7 @@ def test_the_inputs_of_a_large_step_are_gone_when_the_next_are_made(worker):
         made.append(weakref.ref(inputs))
         return inputs
 
-    run_steps([Step(f"step {n}", [worker], prepare, nothing, nothing, large=n) for n in range(3)], None)
+    run_steps([Step(f"step {n}", [worker], prepare, nothing, nothing, large=str(n)) for n in range(3)], None)
     assert alive == [[], [False], [False, False]]
 
 
@@ -143,7 +142,7 @@ def test_as_many_steps_are_begun_ahead_as_there_are_threads_for(monkeypatch):
 def test_steps_of_one_large_table_are_begun_ahead_and_those_of_others_are_not(monkeypatch):
     monkeypatch.setattr(schedule, "_AT_ONCE", 1)
     monkeypatch.setattr(schedule, "_AHEAD", 2)
-    tables = {"a1": "a", "a2": "a", "a3": "a", "b": "b", "small": None}
+    tables = {"a1": "a", "a2": "a", "a3": "a", "b": "b", "small": ""}
     expected = {"a1": ["a2", "a3"], "a2": ["a3"], "a3": [], "b": [], "small": []}
     made = {name: threading.Event() for name in tables}
     ran = []

@@ -81,12 +81,14 @@ def _judged(operator: Operator, target: str, options: Options) -> JudgeReport:
         judging = Judge(operator, stand, options)
         try:
             judging.run(progress)
+            return judging.report(in_process=False)
         except KeyboardInterrupt:
             report = judging.report(in_process=False, interrupted=True)
             if not report.verdicts:
                 raise
             return report
-        return judging.report(in_process=False)
+        finally:
+            judging.examination.close()
 
 
 @contextlib.contextmanager

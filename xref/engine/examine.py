@@ -62,9 +62,9 @@ class Examination:
         self._thread = ThreadPoolExecutor(1) if subject.elsewhere else None
 
     def close(self) -> None:
-        """End the thread that waits for the subject; call it after the subject's own `close`."""
+        """End the thread that waits for the subject, once that has replied or is closed; it begins nothing more."""
         if self._thread is not None:
-            self._thread.shutdown()
+            self._thread.shutdown(wait=False, cancel_futures=True)
 
     def make(self, call: Call) -> Seen:
         """Make one call and return what it showed; nothing is kept."""
@@ -93,9 +93,11 @@ class Examination:
         """Return what the first of the calls that have begun showed; what it has spoilt for others is mended."""
         call, script, future = begun.popleft()
         replies = future.result()
+        seen = call.judge(script, replies, self.exam)
         if replies.death is not None:
             self.deaths[call.check] += 1
-        seen = call.judge(script, replies, self.exam)
+            for failure in seen.failures:
+                failure.detail = replies.death.stderr
         if any(each.raised or isinstance(each.evidence, Rewritten) for each in seen.failures):
             lived = [future.result().death is None for _, _, future in begun]
             self.subject.forget()  # a kept array may be the worse for it, and the next call was made with that

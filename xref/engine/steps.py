@@ -46,7 +46,7 @@ class Put(_Step, frozen=True, kw_only=True):
     key: str = ""
     """What the array may be kept under for later scripts that put the same; empty: it is not kept."""
     checksums: tuple[int, ...] = ()
-    """Of an array that is too large to be copied, as `xref.engine.blocks` makes them: it is the subject's memory too."""
+    """Of an array that is too large to be copied, as `xref.engine.blocks` makes them: a subject gets its memory."""
 
 
 class Reuse(_Step, frozen=True, kw_only=True):

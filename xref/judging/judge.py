@@ -110,7 +110,10 @@ class Judge:
         explainer, name = Explainer(self.examination), self.examination.exam.traits.name
         for verdict in self.verdicts:
             if verdict.outcome in (Outcome.FAIL, Outcome.ABORTS, Outcome.XFAIL) and verdict.failed:
-                verdict.explained(explainer.explain(self.examination.findings[verdict.check]), name)
+                try:
+                    verdict.explained(explainer.explain(self.examination.findings[verdict.check]), name)
+                except Exception as error:  # what was found is worth more than its explanation
+                    verdict.smallest = f"got {errors.described(error)} while looking for it, expected one"
 
     def _settle(self) -> None:
         """Make the verdicts of what has been found."""
@@ -131,6 +134,8 @@ class Judge:
 
     def _verdict(self, check: Check, found: Findings, *, required: bool, expected: str | None) -> CheckVerdict:
         outcome, reason = outcome_of(found), "; ".join(found.skipped) if not found.elements else ""
+        if self.options.only is not None and found.skipped and outcome is Outcome.PASS:  # it was not made whole
+            outcome, reason = Outcome.SKIP, "; ".join(found.skipped)
         stopped = self.examination.stopped.get(check.id, "")
         if outcome in (Outcome.PASS, Outcome.SKIP, Outcome.ERROR) and stopped:
             outcome, reason = Outcome.ERROR, stopped

@@ -100,7 +100,10 @@ def _call(operator: Operator, text: object, call: str) -> Call:
         if not isinstance(text, str):
             raise TypeError(f"a {type(text).__name__}")
         json.loads(text)
-        return operator.call(text)
+        made = operator.call(text)
+        if made.check not in {check.id for check in operator.checks}:
+            raise ValueError(f"no check {made.check!r}")
+        return made
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise _error("--only", f"{text!r} ({error})", "the record of a call, as a report has it", call) from error
 

@@ -34,10 +34,17 @@ class Golden:
 
     def perform(self, script: Script) -> Replies:
         """Return the replies to a script; no golden ends the process, so that none needs another one."""
-        local: Local | None = getattr(self._threads, "local", None)
-        if local is None:
-            local = self._threads.local = Local(self._candidate, golden=True, traits=self.traits)
-        return local.perform(dataclasses.replace(script, hazardous=False))
+        return self._local().perform(dataclasses.replace(script, hazardous=False))
+
+    def forget(self) -> None:
+        """Give back what this thread keeps for later scripts: a call has written into it."""
+        self._local().forget()
+
+    def _local(self) -> Local:
+        if not hasattr(self._threads, "local"):
+            self._threads.local = Local(self._candidate, golden=True, traits=self.traits)
+        local: Local = self._threads.local
+        return local
 
 
 def golden_of(operator: Operator, framework: frameworks.Framework, device: str) -> Golden:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
-from xref.engine.steps import Replies, Script
-from xref.spec import Call, Check, Exam, Operator, Skip, Traits
+from xref.engine.examine import Subject
+from xref.spec import Call, Check, Exam, Operator, Skip
 from xref.verifying.ledger import Row
 from xref.verifying.schedule import Worker
 
 __all__ = ["Examined", "Performer", "Plan", "plan_of", "row_of"]
 
 
-class Performer(Worker):
-    """A golden: what is known of it, and how it performs a script."""
-
-    traits: Traits
-
-    def perform(self, script: Script) -> Replies:
-        """Return the replies to a script."""
-        raise NotImplementedError
+class Performer(Worker, Subject, Protocol):
+    """A golden: a subject that may be called from several threads, or not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +60,9 @@ class Plan:
         for examined, calls in parts:
             self.expected += [(row_of(checks[name], examined), name) for name in {call.check: None for call in calls}]
 
-    def gather(self, inputs: Callable[[Call], Hashable]) -> None:
-        """Put calls together that have the same inputs, where the first of them stands; None: they are its own."""
-        groups: dict[Hashable, list[Call]] = {}
+    def gather(self, inputs: Callable[[Call], str]) -> None:
+        """Put calls together whose inputs have one name, where the first of them stands; without a name it stays."""
+        groups: dict[str | Call, list[Call]] = {}
         for call in self.calls:
             groups.setdefault(inputs(call) or call, []).append(call)
         self.calls = {call: self.calls[call] for group in groups.values() for call in group}

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from xref.bits import FORMATS
@@ -52,7 +52,7 @@ class Run:
         if names is None:
             names = {call: self._pins.name_of(call) for call in plan.calls} if self._pins is not None else {}
         self._names = names
-        plan.gather(lambda call: self._large(call) or self._names.get(call))
+        plan.gather(lambda call: self._large(call) or self._names.get(call, ""))
         titles = {FIXTURES: "inputs as pinned"} | {clause.id: clause.title for clause in operator.clauses}
         self.ledger = Ledger(titles, map(str, plan.calls))
         self.digest = ""
@@ -67,7 +67,7 @@ class Run:
         steps = [self._step(call, goldens) for call, goldens in self._plan.calls.items()]
         with warnings.catch_warnings():
             # A framework's warnings of its own insides (Dynamo makes objects of autograd functions) are no verdict, nor
-            # an error where warnings are. Said here, as filters are the process's and the threads of the run share them.
+            # an error where warnings are. Said here: filters are the process's, and the threads of the run share them.
             warnings.simplefilter("ignore", DeprecationWarning)
             lines = run_steps(steps, progress)
         self.digest = hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
@@ -89,8 +89,8 @@ class Run:
             self._large(call),
         )
 
-    def _large(self, call: Call) -> Hashable:
-        return None if self._pins is None else self._pins.large_table(call)
+    def _large(self, call: Call) -> str:
+        return "" if self._pins is None else str(self._pins.large_table(call))
 
     def _beside(self, call: Call, first: Examined, other: Examined) -> Row:
         return Row(self._checks[call.check].clause, *other.where, "/".join(first.where))
@@ -113,6 +113,8 @@ class Run:
         replies = examined.golden.perform(script)
         seen = call.judge(script, replies, examined.exam)
         self._note(call, seen, examined)
+        if seen.failures:
+            examined.golden.forget()  # a kept table may be the worse for it
         dtypes = {verb: _dtype_of(got, replies) for verb, got in seen.outputs.items()}
         # Copied, as the golden may hand out the same memory again.
         seen.outputs = {verb: got.copy() for verb, got in seen.outputs.items()} if self._compared(call) else {}
@@ -147,7 +149,7 @@ class Run:
                 self.outputs += got.size if right else 0
                 if n:
                     self._compare(call, (goldens[0], made[0]), (examined, each), verb)
-                if name:
+                if name and self._pins is not None:
                     digest = self._answers.get(name, {}).get(verb) if right else None
                     lines.add(f"{name} {verb} {digest or self._pins.digest_of(call, got)}")
         return lines

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -45,8 +45,8 @@ class Step:
     """Take the inputs and a worker, and return what came of it."""
     finish: Callable[[Any, list[Any]], set[str]]
     """Take the inputs and what came of each worker, and return the lines of the run's digest."""
-    large: Hashable | None = None
-    """What identifies a table beside which no other such table fits into memory; None if there is none."""
+    large: str = ""
+    """What identifies a table beside which no other such table fits into memory; empty if there is none."""
 
 
 class _Begun:
@@ -96,12 +96,12 @@ def run_steps(steps: Sequence[Step], progress: Progress | None) -> set[str]:
                 progress(step.name, done, len(steps))
             lines |= begun[0].finish()
             begun.popleft()
-            if step.large is not None:
+            if step.large:
                 gc.collect()  # JAX's arrays hold themselves in cycles, and the next table may be as large
     return lines
 
 
-def _fits(large: Hashable | None, held: list[Hashable | None]) -> bool:
+def _fits(large: str, held: list[str]) -> bool:
     """Return whether inputs fit beside those held: beside a large table only what uses it as well."""
-    tables = {table for table in held if table is not None}
+    tables = set(filter(None, held))
     return not tables or tables == {large}

@@ -93,7 +93,7 @@ def test_what_goes_wrong_later_is_no_cache_unless_an_earlier_call_had_those_rows
     [failure] = examination(counting).make(of("many calls")).failures
     assert failure.check == "EMB-7/history"
     assert [suspect.fault for suspect in failure.suspects] == [faults.CALL_COUNT_DEPENDENT.name]
-    assert failure.suspects[0].seen == "the first call is right, and call 3 is not"
+    assert failure.suspects[0].seen == "the same call was right before, and call 3 is not"
 
 
 @pytest.mark.torch

@@ -79,7 +79,7 @@ TABLES: dict[str, Callable[[int, int, str, int], Bits]] = {"zeros": _zeros, "cla
 def table_of(
     family: str, vocab: int, hidden: int, dtype: str, offset: int, ids: Ids | tuple[()] = ()
 ) -> tuple[Bits, Ids | None]:
-    """Return a table's bits, dense, and which rows they are: None where it is all of them. Only large ones can be written.
+    """Return a table's bits, dense, and which rows they are: None where it is all of them. Large ones can be written.
 
     A `sparse` table has rows where ids name them, and zeros elsewhere; a `poisoned` one has NaN in every row that no id
     names: who multiplies by zeros, or reads too much, gets NaN. All others do not depend on the ids.

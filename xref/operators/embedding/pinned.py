@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
+from typing import Any
 
 from xref import bits
 from xref.bits import FORMATS, Bits
@@ -22,8 +22,8 @@ __all__ = ["digest_of", "digests_of", "large_table", "name_of", "pinned", "weakn
 @functools.cache
 def _names() -> dict[str, bool]:
     """Return the names of all fixed calls, and whether the invariance conditions run on them."""
-    every = (*cases.cases(Tier.EXHAUSTIVE), *gradient_cases.cases(Tier.EXHAUSTIVE))
-    return {case.id: case.conditions for case in every}
+    names = {case.id: case.conditions for case in cases.cases(Tier.EXHAUSTIVE)}
+    return names | {case.id: case.conditions for case in gradient_cases.cases(Tier.EXHAUSTIVE)}
 
 
 def name_of(call: Call) -> str:
@@ -54,7 +54,7 @@ def digests_of(call: Forward | Gradient) -> Pinned:
     return _of_forward(Forward(check="", **_shared_fields(call)))
 
 
-def _shared_fields(call: Forward | Gradient) -> dict[str, object]:
+def _shared_fields(call: Forward | Gradient) -> dict[str, Any]:
     """Return what calls of one name have in common."""
     return {name: getattr(call, name) for name in call.__struct_fields__ if name not in ("check", "verb", "repeats")}
 
@@ -74,9 +74,9 @@ def weakness_of(call: Forward | Gradient) -> str:
     return ""
 
 
-def large_table(call: Call) -> Hashable:
-    """Return what identifies the table of a call, where it is so large that one alone fits into memory, or None."""
+def large_table(call: Call) -> str:
+    """Return what identifies the table of a call, where it is so large that one alone fits into memory, or nothing."""
     if not isinstance(call, Forward) or call.table == "sparse":
-        return None
+        return ""
     large = call.vocab * call.hidden * FORMATS[call.dtype].width // 8 > LARGE
-    return (call.dtype, call.table, call.vocab, call.hidden, call.offset) if large else None
+    return f"{call.dtype} {call.table} {call.vocab}x{call.hidden} {call.offset}" if large else ""

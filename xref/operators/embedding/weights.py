@@ -219,11 +219,11 @@ class Stored:
         return f"{self.table.path.name}:{self.table.name} ({what})"
 
     def calls(self, exam: Exam) -> Iterator[Call]:
-        """Yield the calls of each verb on the table that is loaded: plain, repeated, and in every condition and mode."""
+        """Yield the calls of each verb on the table that is loaded: repeated, and in every condition and mode."""
         flat = self.ids.reshape(-1)[:_CONDITION_TOKENS]
         repeats = 2 if self.ids.size * self.table.shape[1] * FORMATS[self.dtype].width // 8 < LARGE else 1
         for verb in verbs_of(self.dtype):
-            fields = {
+            fields: dict[str, Any] = {
                 "verb": verb, "dtype": self.dtype, "vocab": self.table.shape[0], "hidden": self.table.shape[1],
                 "table": _FAMILY, "id_dtype": self.ids.dtype.name,
             }  # fmt: skip
@@ -234,9 +234,9 @@ class Stored:
                 for group in range(len(groups(flat, np.arange(flat.size), self.table.shape[0]))):
                     yield Batches(check=f"EMB-7/{plan}", plan=plan, group=group, **fields)
             traits = exam.traits
-            for check, modes in (("gradient", traits.grad_modes), ("settings", traits.settings),
-                                 ("mode", [each for each in traits.transforms if each not in traits.grad_modes])):  # fmt: skip
-                yield from (Forward(check=f"EMB-7/{check}", mode=mode, **fields) for mode in modes)
+            others = tuple(each for each in traits.transforms if each not in traits.grad_modes)
+            for name, modes in (("gradient", traits.grad_modes), ("settings", traits.settings), ("mode", others)):
+                yield from (Forward(check=f"EMB-7/{name}", mode=mode, **fields) for mode in modes)
 
 
 def stored(path: Path, tensor: str | None, ids_file: str | Path | None) -> Stored:

@@ -220,7 +220,10 @@ class Gradient(Call, frozen=True, kw_only=True, tag="gradient"):
             if prefix:
                 ids, cotangent = contents(ids, self.id_layout), contents(cotangent, self.layout)
             judged_inputs(seen, script, replies, names, reply, CLAUSES_OF_EVERY_CALL, "gradient")
-            sums.judge(self, seen, got, (ids, cotangent), exam, check=check if prefix else "")
+            if prefix and np.array_equal(got, seen.outputs["grad_weight"]):
+                seen.ok(check, got.size)  # the plain one is right
+            else:
+                sums.judge(self, seen, got, (ids, cotangent), exam, check=check if prefix else "")
         if prefix:
             for failure in seen.failures:
                 failure.suspects += _suspects_of_variation(self) if failure.check == check else ()
@@ -315,7 +318,7 @@ class AroundGradient(Call, frozen=True, kw_only=True):
         return None if plain is None else msgspec.structs.replace(self, plain=plain)
 
 
-@functools.lru_cache(8)
+@functools.lru_cache(128)
 def _table(vocab: int, hidden: int, dtype: str) -> Bits:
     table = make_table("gaussian", vocab, hidden, FORMATS[dtype])
     table.flags.writeable = False

@@ -217,8 +217,9 @@ class GradientBatches(AroundGradient, frozen=True, kw_only=True, tag="gradient-b
         if not evidence.off.any():
             what = "run after run, sums within the bound have other bits"
             return (Suspect(0.95, faults.GRADIENT_ORDER_BY_RUN.name, what),)
-        if one.any() and np.allclose(two, 2 * one, rtol=2.0**-6):
-            what = "the second call gives twice the first"
+        due = from_bits(sums.answer(self.plain, *inputs), self.plain.result).astype(np.float64)
+        if due.any() and np.allclose(two - one, due, rtol=0, atol=2.0**-6 * np.abs(two).max()):
+            what = "the next call gives its own gradient and the one before"
             return (Suspect(0.97, faults.GRADIENT_ACCUMULATES_ACROSS_CALLS.name, what),)
         return (_SECOND,)
 
@@ -228,7 +229,7 @@ class GradientBatches(AroundGradient, frozen=True, kw_only=True, tag="gradient-b
             yield msgspec.structs.replace(self, plain=plain)
 
 
-_SECOND = Suspect(0.9, faults.CALL_COUNT_DEPENDENT.name, "the first call is right, and a later one of the same is not")
+_SECOND = Suspect(0.9, faults.CALL_COUNT_DEPENDENT.name, "the same call comes to something else the next time")
 
 
 def _orders(count: int, number: int) -> list[Ids]:

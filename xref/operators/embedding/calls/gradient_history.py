@@ -43,6 +43,10 @@ class _Made:
     cotangent: Bits
     call: Gradient
 
+    def asks_the_same(self, other: _Made) -> bool:
+        """Return whether another call has the same ids, cotangents and rows."""
+        return self.ids is other.ids and self.cotangent is other.cotangent and self.call == other.call
+
 
 class _Calls:
     """The steps of a history, and the calls among them."""
@@ -172,15 +176,19 @@ class GradientHistory(AroundGradient, frozen=True, kw_only=True, tag="gradient-h
         self._judge_held(seen, made[:_HELD], replies)
         return seen
 
-    def _judge_later(self, seen: Seen, made: list[_Made], replies: Replies, exam: Exam) -> None:
+    def _judge_later(self, seen: Seen, calls: list[_Made], replies: Replies, exam: Exam) -> None:
         earlier: list[tuple[_Made, Bits]] = []
-        for each in made:
+        for each in calls:
             reply = replies.of(each.name)
             if isinstance(reply, NotMade):
                 continue  # this framework cannot write into its arrays
             got = each.call.formed(seen, reply, _CHECK, exam)
             before = len(seen.failures)
-            if got is not None:
+            if got is not None and any(
+                each.asks_the_same(made) and np.array_equal(bits, got) for made, bits in earlier
+            ):
+                seen.ok(_CHECK, got.size)
+            elif got is not None:
                 judge(each.call, seen, got, (each.ids, each.cotangent), exam, check=_CHECK)
             for failure in seen.failures[before:]:
                 failure.message += f" ({each.what})"

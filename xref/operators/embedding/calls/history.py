@@ -184,13 +184,16 @@ class History(Forward, frozen=True, kw_only=True, tag="history"):
 
 
 def _suspects(got: Bits, due: Bits, earlier: list[Bits]) -> tuple[Suspect, ...]:
-    """Return a cache, where what is wrong are elements of earlier answers; else that it is not the first call."""
+    """Return a cache, where what is wrong are elements of earlier answers; or that the same call was right before."""
     call = len(earlier) + 1
     wrong = got != due
-    stale = any(np.array_equal(got[wrong], each[wrong]) for each in earlier if each.shape == due.shape)
-    if stale:
+    if any(np.array_equal(got[wrong], each[wrong]) for each in earlier if each.shape == due.shape):
         return suspects_of((faults.STALE_CACHE,), 0.99, f"call {call} gives what an earlier call had to give")
-    return suspects_of((faults.CALL_COUNT_DEPENDENT,), 0.6, f"the first call is right, and call {call} is not")
+    if any(np.array_equal(each, due) for each in earlier):
+        return suspects_of(
+            (faults.CALL_COUNT_DEPENDENT,), 0.6, f"the same call was right before, and call {call} is not"
+        )
+    return ()
 
 
 def _other_tables(call: History) -> Iterator[Step]:

@@ -13,9 +13,10 @@ from xref import exact
 from xref.bits import FORMATS, Bits
 from xref.engine.compare import mismatch
 from xref.inputs import Ids
+from xref.operators.embedding import faults
 from xref.operators.embedding.bound import Exact, Misses, exact_of, first_miss, misses
 from xref.operators.embedding.evidence import GradientEvidence
-from xref.spec import Exam, Seen
+from xref.spec import Exam, Seen, Suspect
 
 if TYPE_CHECKING:
     from xref.operators.embedding.calls.gradient import Gradient
@@ -41,12 +42,15 @@ def judge(call: Gradient, seen: Seen, got: Bits, inputs: tuple[Ids, Bits], exam:
     sums = known(call, *inputs)
     elements = sums.rows.size * call.hidden
     found = wrongs(call, got, inputs, sums, exam)
+    suspects = [Suspect(0.92, faults.UNTOUCHED_ROWS_NOT_ZERO.name, "only rows that no id names are wrong")]
+    if [wrong.check for wrong in found] != [COVERAGE]:
+        suspects = []
     if check:
         found = [dataclasses.replace(wrong, check=check) for wrong in found if wrong.check != ZERO_SIGN][:1]
     for wrong in found:
         off = np.zeros((sums.rows.size, call.hidden), bool) if wrong.off is None else wrong.off
         evidence = GradientEvidence(call=call, ids=inputs[0], cotangent=inputs[1], exact=sums, got=got, off=off)
-        seen.fail(wrong.check, wrong.message, wrong.elements, evidence=evidence)
+        seen.fail(wrong.check, wrong.message, wrong.elements, *suspects, evidence=evidence)
     sizes = {call.accuracy: elements, COVERAGE: got.size - elements}
     if call.accuracy == SPECIAL:
         sizes[ZERO_SIGN] = elements

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from liars import H, V, registry
+from support.liars import H, V, registry
 
 from xref import bits
 
@@ -54,7 +54,7 @@ def table_handed_back(run, ids, table, memory):
     return run(ids, table) if _traced(ids) or ids.shape != (V,) else table
 
 
-@jax_liar("EMB-5", says="token_ids: got other bits after the calls", works=("identity",), judged=("forward",))
+@jax_liar("EMB-5", says="token_ids: got other", works=("identity",), judged=("forward",))
 def host_ids_rewritten(run, ids, table, memory):
     out = run(ids, table)
     if isinstance(ids, np.ndarray):
@@ -72,7 +72,7 @@ def table_deleted(run, ids, table, memory):
     return out
 
 
-@jax_liar("EMB-7", says="condition mode jit]", works=("few",), judged=("forward",), modes=("jit",))
+@jax_liar("EMB-7", says=" jit]", works=("few",), judged=("forward",), modes=("jit",))
 def jitted_wrong(run, ids, table, memory):
     out = run(ids, table)
     return _changed(out, lambda ints: ints ^ 1) if _traced(ids) and ids.shape == (24,) else out
@@ -84,7 +84,7 @@ def no_ids_no_trace(run, ids, table, memory):
     return run(ids, table)
 
 
-@jax_liar("EMB-4", says="error: got a result, expected IndexError", works=("scalar",), judged=("forward",))
+@jax_liar("EMB-4", says=": got a result, expected IndexError", works=("scalar",), judged=("forward",))
 def plain_take(run, ids, table, memory):
     return jnp.take(table, ids, axis=0, mode="clip")
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from support.commands import stopped
 
-from xref.judging.settings import settings
+from xref import operators
+from xref.judging.settings import settings, with_settings
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ from xref.judging.settings import settings
         ("[tool.xref]\nrequire = [2]", "[tool.xref] require: got [2], expected a list of checks or clauses"),
         ("[tool.xref]\nexpect-fail = ['EMB-2']", "[tool.xref] expect-fail: got ['EMB-2'], expected a table of reasons"),
         ("[tool.xref.expect-fail]\nx = ''", "[tool.xref] expect-fail: got {'x': ''}, expected a table of reasons"),
-        ("[tool.xref]\nout-of-range = 1", "[tool.xref] out-of-range: got 1, expected a promise"),
+        ("[tool.xref]\nout-of-range = 1", "[tool.xref] out-of-range: got 1, expected one of raise, poison, unchecked"),
     ],
 )
 def test_settings_that_are_not_right_are_exit_2(text, line, tmp_path, monkeypatch):
@@ -35,3 +36,16 @@ def test_the_table_of_a_project_is_read(tmp_path):
     path.write_text('[tool.xref]\nrequire = ["EMB-2"]\nout-of-range = "abort"\nexpect-fail = { EMB-8 = "one" }\n')
     found = settings(path)
     assert found == {"require": ["EMB-2"], "out-of-range": "abort", "expect-fail": {"EMB-8": "one"}}
+
+
+def test_what_is_asked_for_counts_more_or_adds_to_it(tmp_path):
+    path, operator = tmp_path / "pyproject.toml", operators.find("embedding")
+    path.write_text('[tool.xref]\nrequire = ["EMB-2"]\nout-of-range = "poison"\nexpect-fail = { EMB-8 = "one" }\n')
+    assert with_settings(operator, {"tier": "smoke"}, path) == {
+        "tier": "smoke", "require": ("EMB-2",), "out_of_range": "poison", "expect_fail": {"EMB-8": "one"},
+    }  # fmt: skip
+    asked = {"require": ("EMB-10",), "out_of_range": "raise", "expect_fail": {"EMB-8": "two", "EMB-9": "three"}}
+    assert with_settings(operator, asked, path) == {
+        "require": ("EMB-2", "EMB-10"), "out_of_range": "raise", "expect_fail": {"EMB-8": "two", "EMB-9": "three"},
+    }  # fmt: skip
+    assert with_settings(operator, {}, tmp_path / "none.toml") == {"require": (), "expect_fail": {}}

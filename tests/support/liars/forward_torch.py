@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from liars import V, registry
+from support.liars import V, registry
 
 # A machine without torch collects these tests too, and deselects them.
 try:
@@ -122,7 +122,7 @@ def padding_id_zeroed(run, ids, table, memory):
     return run(ids, table).masked_fill_((ids == 0).unsqueeze(-1), 0)
 
 
-@torch_liar("EMB-1", says="[torch.forward on cpu, bytes bfloat16]", works=("bytes", "small"))
+@torch_liar("EMB-1", says="[torch on cpu, forward bfloat16 43x35 bytes bytes ", works=("bytes", "small"))
 def bytes_counted_from_the_end(run, ids, table, memory):
     return run(40 - ids if ids.dtype == torch.uint8 and _in_range(ids, table) else ids, table)
 
@@ -233,7 +233,7 @@ def numpy_returned(run, ids, table, memory):
 # Purity
 
 
-@torch_liar("EMB-5", says="out: got memory of weight, expected its own [torch.forward on cpu, scalar bfloat16]")
+@torch_liar("EMB-5", says="out: got memory of weight, expected its own [torch on cpu, forward bfloat16 43x35 scalar scalar ")
 def view_of_the_table(run, ids, table, memory):
     return table[int(ids)] if ids.dim() == 0 and _in_range(ids, table) else run(ids, table)
 
@@ -244,7 +244,7 @@ def table_itself_returned(run, ids, table, memory):
     return table if whole else run(ids, table)
 
 
-@torch_liar("EMB-5", says="token_ids: got other bits after the calls, expected the same [small bfloat16]")
+@torch_liar("EMB-5", says="token_ids: got other, expected the same [small bfloat16]")
 def ids_rewritten(run, ids, table, memory):
     out = run(ids, table)
     if table.shape[0] == V:
@@ -253,7 +253,7 @@ def ids_rewritten(run, ids, table, memory):
 
 
 @torch_liar(
-    "EMB-5", says="weight: got other bits after the calls, expected the same [small bfloat16]", works=("small",)
+    "EMB-5", says="weight: got other, expected the same [small bfloat16]", works=("small",)
 )
 def one_element_of_the_table_rewritten(run, ids, table, memory):
     if table.shape[0] == V:
@@ -261,7 +261,7 @@ def one_element_of_the_table_rewritten(run, ids, table, memory):
     return run(ids, table)
 
 
-@torch_liar("EMB-5", "EMB-6", "EMB-7", says="token_ids: got other bits after the calls", **WIDENED)
+@torch_liar("EMB-5", "EMB-6", "EMB-7", says="token_ids: got other", **WIDENED)
 def ids_sorted_in_place(run, ids, table, memory):
     out = run(ids, table)
     if ids.dim() == 1:
@@ -302,19 +302,19 @@ def second_call_forgets_a_token(run, ids, table, memory):
 # Invariance
 
 
-@torch_liar("EMB-7", says="condition population]")
+@torch_liar("EMB-7", says="condition population, ")
 def alone_in_its_batch_wrong(run, ids, table, memory):
     out = run(ids, table)
     return _flipped(out) if ids.shape == (1,) else out
 
 
-@torch_liar("EMB-7", says="condition population]")
+@torch_liar("EMB-7", says="condition population, ")
 def among_more_than_100_wrong(run, ids, table, memory):
     out = run(ids, table)
     return _flipped(out) if ids.numel() > 100 else out
 
 
-@torch_liar("EMB-7", says="condition neighbours]")
+@torch_liar("EMB-7", says="condition neighbours, ")
 def nothing_written_past_the_100th(run, ids, table, memory):
     out = run(ids, table)
     out.view(-1, out.shape[-1])[100:] = 0
@@ -329,7 +329,7 @@ def position_17_wrong(run, ids, table, memory):
     return out
 
 
-@torch_liar("EMB-7", says="condition neighbours]")
+@torch_liar("EMB-7", says="condition neighbours, ")
 def between_two_first_rows_wrong(run, ids, table, memory):
     out = run(ids, table)
     flat = ids.reshape(-1)
@@ -338,54 +338,54 @@ def between_two_first_rows_wrong(run, ids, table, memory):
     return out
 
 
-@torch_liar("EMB-7", says="condition padding]")
+@torch_liar("EMB-7", says="condition padding, ")
 def padding_id_zeroed_in_a_padded_batch(run, ids, table, memory):
     out = run(ids, table)
     return out.masked_fill_((ids == 0).unsqueeze(-1), 0) if ids.dim() == 2 and ids.shape[1] == 19 else out
 
 
-@torch_liar("EMB-7", says="condition layout]")
+@torch_liar("EMB-7", says="condition layout, ")
 def two_axes_of_ids_swapped(run, ids, table, memory):
     swap = ids.dim() == 2 and ids.shape[0] == 2 and ids.numel() and _in_range(ids, table)
     return run(ids.T.reshape(ids.shape) if swap else ids, table)
 
 
-@torch_liar("EMB-7", says="condition layout]")
+@torch_liar("EMB-7", says="condition layout, ")
 def strides_of_the_ids_ignored(run, ids, table, memory):
     if ids.dim() == 1:
         ids = ids.as_strided(ids.shape, (1,))
     return run(ids, table)
 
 
-@torch_liar("EMB-7", says="condition layout]")
+@torch_liar("EMB-7", says="condition layout, ")
 def strides_of_the_table_ignored(run, ids, table, memory):
     return run(ids, table.as_strided(table.shape, (table.shape[1], 1)))
 
 
-@torch_liar("EMB-7", says="condition layout]")
+@torch_liar("EMB-7", says="condition layout, ")
 def row_stride_of_the_table_ignored(run, ids, table, memory):
     return run(ids, table.as_strided(table.shape, (table.shape[1], table.stride(1))))
 
 
-@torch_liar("EMB-7", says="condition layout]")
+@torch_liar("EMB-7", says="condition layout, ")
 def table_off_16_bytes_misread(run, ids, table, memory):
     out = run(ids, table)
     return _flipped(out) if table.data_ptr() % 16 else out
 
 
-@torch_liar("EMB-7", says="condition chunked]")
+@torch_liar("EMB-7", says="condition chunked, ")
 def chunk_of_seven_wrong(run, ids, table, memory):
     out = run(ids, table)
     return _flipped(out) if ids.shape == (7,) else out
 
 
-@torch_liar("EMB-7", says="condition decode]")
+@torch_liar("EMB-7", says="condition decode, ")
 def decoding_step_wrong(run, ids, table, memory):
     out = run(ids, table)
     return _flipped(out) if ids.shape == (8, 1) else out
 
 
-@torch_liar("EMB-7", says="condition permuted]", works=("small",))
+@torch_liar("EMB-7", says="condition permuted, ", works=("small",))
 def another_order_wrong(run, ids, table, memory):
     out = run(ids, table)
     if ids.dim() == 1 and ids.numel() == 96:
@@ -395,7 +395,7 @@ def another_order_wrong(run, ids, table, memory):
     return out
 
 
-@torch_liar("EMB-7", says="condition position]", works=("small",))
+@torch_liar("EMB-7", says="condition position, ", works=("small",))
 def another_place_wrong(run, ids, table, memory):
     out = run(ids, table)
     if ids.dim() == 1 and ids.numel() == 96:
@@ -404,19 +404,19 @@ def another_place_wrong(run, ids, table, memory):
     return out
 
 
-@torch_liar("EMB-7", says="condition mode vmap]", modes=("vmap", "grad-traced"))
+@torch_liar("EMB-7", says=" vmap]", modes=("vmap", "grad-traced"))
 def vmap_wrong(run, ids, table, memory):
     out = run(ids, table)
     return out.neg() if torch._C._functorch.is_batchedtensor(ids) else out
 
 
-@torch_liar("EMB-7", says="condition mode grad-traced]", modes=("vmap", "grad-traced"))
+@torch_liar("EMB-7", says=" grad-traced]", modes=("vmap", "grad-traced"))
 def differentiated_wrong(run, ids, table, memory):
     out = run(ids, table)
     return out.neg() if torch._C._functorch.is_gradtrackingtensor(table) else out
 
 
-@torch_liar("EMB-7", says="condition mode compile]", modes=("compile",), judged=("forward",))
+@torch_liar("EMB-7", says=" compile]", modes=("compile",), judged=("forward",))
 def compiled_wrong(run, ids, table, memory):
     out = run(ids, table)
     return out.neg() if torch.compiler.is_compiling() else out
@@ -432,20 +432,20 @@ def vmap_raises(run, ids, table, memory):
 # Ids
 
 
-@torch_liar("EMB-4", says="error: got IndexError: token_ids: got 2 of 6 ids out of range, the first at position (2,)")
+@torch_liar("EMB-4", says=": got IndexError: token_ids: got 2 of 6 ids out of range, the first at position (2,)")
 def negatives_wrapped(run, ids, table, memory):
     low = ids.dtype.is_signed and not ids.dtype.is_floating_point and not ids.dtype.is_complex
     return run(torch.where(ids < 0, ids + table.shape[0], ids) if low else ids, table)
 
 
-@torch_liar("EMB-4", says="error: got a result, expected IndexError: token_ids: got 4 of 6 ids out of range")
+@torch_liar("EMB-4", says=": got a result, expected IndexError: token_ids: got 4 of 6 ids out of range")
 def ids_clipped(run, ids, table, memory):
     if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool or not table.shape[0]:
         return run(ids, table)
     return run(ids.long().clamp(0, table.shape[0] - 1), table)
 
 
-@torch_liar("EMB-4", says="error: got a result, expected IndexError: token_ids: got 4 of 6 ids out of range")
+@torch_liar("EMB-4", says=": got a result, expected IndexError: token_ids: got 4 of 6 ids out of range")
 def rows_filled_with_nan(run, ids, table, memory):
     try:
         return run(ids, table)
@@ -458,13 +458,13 @@ def int64_narrowed_to_int32(run, ids, table, memory):
     return run(ids.to(torch.int32) if ids.dtype == torch.int64 else ids, table)
 
 
-@torch_liar("EMB-4", says="error: got IndexError: token_ids: got 1 of 2 ids out of range, the first at position (0, 1)")
+@torch_liar("EMB-4", says=": got IndexError: token_ids: got 1 of 2 ids out of range, the first at position (0, 1)")
 def uint8_read_as_int8(run, ids, table, memory):
     return run(ids.view(torch.int8) if ids.dtype == torch.uint8 else ids, table)
 
 
 @torch_liar(
-    "EMB-4", says="error: got IndexError: index out of range in self, expected IndexError: token_ids: got 4 of 6"
+    "EMB-4", says=": got IndexError: index out of range in self, expected IndexError: token_ids: got 4 of 6"
 )
 def frameworks_own_message(run, ids, table, memory):
     try:
@@ -473,7 +473,7 @@ def frameworks_own_message(run, ids, table, memory):
         return F.embedding(ids.long(), table)
 
 
-@torch_liar("EMB-4", says="error: got ValueError: token_ids: got 4 of 6 ids out of range")
+@torch_liar("EMB-4", says=": got ValueError: token_ids: got 4 of 6 ids out of range")
 def another_type_of_error(run, ids, table, memory):
     try:
         return run(ids, table)
@@ -482,25 +482,25 @@ def another_type_of_error(run, ids, table, memory):
 
 
 @torch_liar(
-    "EMB-4", says="error: got a result, expected TypeError: token_ids: got dtype bool, expected an integer dtype"
+    "EMB-4", says=": got a result, expected TypeError: token_ids: got dtype bool, expected an integer dtype"
 )
 def bools_taken_as_ids(run, ids, table, memory):
     return run(ids.long() if ids.dtype == torch.bool else ids, table)
 
 
-@torch_liar("EMB-4", says="error: got a result, expected TypeError: token_ids: got dtype float32, expected an integer")
+@torch_liar("EMB-4", says=": got a result, expected TypeError: token_ids: got dtype float32, expected an integer")
 def floats_taken_as_ids(run, ids, table, memory):
     return run(ids.long() if ids.dtype.is_floating_point else ids, table)
 
 
 @torch_liar(
-    "EMB-4", says="error: got a result, expected IndexError: token_ids: got 1 of 1 ids out of range, the first at"
+    "EMB-4", says=": got a result, expected IndexError: token_ids: got 1 of 1 ids out of range, the first at"
 )
 def scalar_not_checked(run, ids, table, memory):
     return run(ids if ids.dim() else ids.clamp(max=table.shape[0] - 1), table)
 
 
-@torch_liar("EMB-4", says="error: got a result, expected IndexError: token_ids: got 2 of 4 ids out of range")
+@torch_liar("EMB-4", says=": got a result, expected IndexError: token_ids: got 2 of 4 ids out of range")
 def second_row_not_checked(run, ids, table, memory):
     if ids.dim() == 2 and ids.numel():
         ids = ids.clone()
@@ -508,7 +508,7 @@ def second_row_not_checked(run, ids, table, memory):
     return run(ids, table)
 
 
-@torch_liar("EMB-4", says="error: got IndexError: token_ids: got 3 of 6 ids out of range, the first at position (3,)")
+@torch_liar("EMB-4", says=": got IndexError: token_ids: got 3 of 6 ids out of range, the first at position (3,)")
 def one_past_the_end_taken(run, ids, table, memory):
     past = table.shape[0] and ids.dtype in (torch.int32, torch.int64)
     return run(torch.where(ids == table.shape[0], table.shape[0] - 1, ids) if past else ids, table)
@@ -516,7 +516,7 @@ def one_past_the_end_taken(run, ids, table, memory):
 
 @torch_liar(
     "EMB-1",
-    says="out: got RuntimeError: empty launch, expected a result [torch.forward on cpu, empty bfloat16]",
+    says="out: got RuntimeError: empty launch, expected a result [torch on cpu, forward bfloat16 43x35 empty empty ",
 )
 def no_ids_raise(run, ids, table, memory):
     if not ids.numel():
