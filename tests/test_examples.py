@@ -15,7 +15,7 @@ import xref as package
 from xref import bits
 from xref.bits import FORMATS
 from xref.inputs import make_ids, make_table
-from xref.judge.verdict import Outcome
+from xref.engine.outcomes import Outcome
 from xref.targets import load_target
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -64,27 +64,19 @@ def test_xref_can_be_imported_where_nothing_else_is_installed():
 def test_verify_is_found_on_first_use_and_loads_no_framework():
     code = """
         import xref
-        from xref.judge.verify import verify
-        print(xref.verify is verify, xref.verify.__module__, loaded("torch", "jax", "typer", "rich"))
+        from xref.verifying.verify import verify
+        print(xref.verify is verify, xref.verify.__module__, loaded("torch", "jax", "typer"))
     """
-    assert fresh(code, blocked=("torch", "jax")) == "True xref.judge.verify []"
+    assert fresh(code, blocked=("torch", "jax")) == "True xref.verifying.verify []"
 
 
-@pytest.mark.torch
-def test_judge_is_the_function_and_the_package_whatever_was_imported_before():
+def test_judge_is_found_on_first_use_and_loads_no_framework():
     code = """
         import xref
-        first, verify = xref.judge, xref.verify
-        import xref.judge.exam as exam
-        print(first is xref.judge, exam.__name__, loaded("torch", "jax"))
-        for judge in (first, xref.judge):
-            try:
-                judge(3)
-            except xref.errors.UsageError as error:
-                print(error)
+        from xref.judging.judge import judge
+        print(xref.judge is judge, xref.judge.__module__, loaded("torch", "jax", "typer", "rich"))
     """
-    told = "int: got int, expected a function, or an object with forward or forward_fp32 [judge]"
-    assert fresh(code).splitlines() == ["True xref.judge.exam []", told, told]
+    assert fresh(code, blocked=("torch", "jax")) == "True xref.judging.judge []"
 
 
 def test_an_unknown_attribute_of_xref_is_pythons_own_error():
@@ -163,10 +155,38 @@ def test_what_the_judge_needs_of_a_framework_loads_no_other(framework):
 
 def test_the_contract_and_the_oracle_need_no_framework():
     code = """
-        from xref.contracts import embedding
-        from xref import exact
-        ids, table = embedding.build(embedding.cases()[1])
-        embedding.exact_answers(ids, table, embedding.cases()[1].dtype)
-        print(loaded("torch", "jax", "typer", "rich", "safetensors"))
+        from xref import operators
+        from xref.operators.embedding import answers, cases
+        case = cases.cases()[1].call
+        answers.exact_answers(case.token_ids(), case.weight()[0], case.dtype)
+        assert answers.digests(case) == answers.pinned()[case.id]
+        print(operators.find("embedding").name, loaded("torch", "jax", "typer", "rich", "safetensors"))
     """
-    assert fresh(code, blocked=("torch", "jax", "typer", "rich", "safetensors")) == "[]"
+    assert fresh(code, blocked=("torch", "jax", "typer", "rich", "safetensors")) == "embedding []"
+
+
+# The two processes of a stand: what decides loads no framework, and what runs a kernel holds nothing that decides.
+
+KERNEL = """
+import sys
+import {framework}
+
+def embedding(token_ids, weight):
+    rooms = {{name.split(".")[1] for name in sys.modules if name.startswith("xref.")}}
+    raise RuntimeError(*rooms & {{"operators", "judging", "verifying", "cli", "exact"}})
+"""
+
+
+@pytest.mark.parametrize("framework", GOLDENS)
+def test_a_stand_loads_the_framework_in_its_child_alone_and_the_operator_in_its_parent_alone(tmp_path, framework):
+    (tmp_path / "k.py").write_text(KERNEL.format(framework=framework))
+    code = f"""
+        from xref import operators
+        from xref.judging.judge import stand_for
+        from xref.judging.options import checked
+        operator = operators.find("embedding")
+        with stand_for(operator, {str(tmp_path / "k.py:embedding")!r}, checked(operator, "judge", {{}})) as stand:
+            replies = stand.perform(operator.trial()["forward"])
+        print(stand.traits.framework, replies.replies[-1].type, replies.replies[-1].text, loaded("torch", "jax"))
+    """
+    assert fresh(code) == f"{framework} RuntimeError  []"

@@ -6,13 +6,16 @@ import pickle
 from typing import NamedTuple
 
 import ml_dtypes
+import msgspec
 import numpy as np
 import pytest
 from support.helpers import DTYPES, FRAMEWORKS, load, raises
 
 from xref import errors
-from xref.contracts import embedding as contract
-from xref.inputs import make_table
+from xref.bits import FORMATS
+from xref.operators.embedding.clauses import verbs_of
+from xref.operators.embedding.examine.conduct import BAD_IDS
+from xref.spec import Exam, Tier, Traits
 
 KNOWN = "one of float64, float32, bfloat16, float16, float8_e4m3fn, float8_e5m2"
 
@@ -134,7 +137,7 @@ REFUSED = {
 def table_of(framework, dtype, shape):
     """A table of zeros of any dtype that the framework has, inside the contract or not."""
     if dtype in DTYPES:
-        elements = np.zeros(shape, contract.FORMATS[dtype].uint)
+        elements = np.zeros(shape, FORMATS[dtype].uint)
         return framework.put(elements, dtype, "cpu")
     return framework.put(np.zeros(shape, dtype), None, "cpu")
 
@@ -225,28 +228,37 @@ def test_ids_on_another_device_are_refused(verb):
 # To the letter
 
 
-def raised(framework, verb, bad, dtype):
+EXAM = Exam(
+    traits=Traits(name="golden", framework="", version="", device="cpu", device_name="", verbs=(), golden=True),
+    tier=Tier.SMOKE,
+    dtypes=DTYPES,
+)
+EACH_BAD = [pytest.param(bad, id=f"{bad.id_dtype} {n}") for n, bad in enumerate(BAD_IDS)]
+
+
+def raised(framework, bad):
     """The exception of a golden for ids that must be refused."""
-    table = make_table("tagged", bad.vocab, 5, contract.FORMATS[dtype], touched=bad.ids)
-    with framework.precision(dtype):
-        given = framework.put(bad.ids, None, "cpu"), framework.put(table, dtype, "cpu")
+    script = bad.script(EXAM)
+    with framework.precision(script.dtype):
+        given = [framework.put(step.array, step.dtype, "cpu") for step in script.steps[:2]]
         with pytest.raises((IndexError, TypeError)) as caught:
-            getattr(framework.golden, verb)(*given)
+            getattr(framework.golden, bad.verb)(*given)
     return caught.value
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("bad", [pytest.param(bad, id=bad.name) for bad in contract.bad_ids()])
+@pytest.mark.parametrize("bad", EACH_BAD)
 def test_ids_from_real_reports_are_refused_as_the_contract_says(bad, dtype, framework):
-    for verb in contract.VERBS if dtype != "float64" else ("forward",):
-        error, expected = raised(load(framework), verb, bad, dtype), bad.error(verb)
+    for verb in verbs_of(dtype):
+        call = msgspec.structs.replace(bad, verb=verb, dtype=dtype)
+        error, expected = raised(load(framework), call), call.error()
         assert (type(error), str(error)) == (type(expected), str(expected))
 
 
 @pytest.mark.torch
 @pytest.mark.jax
-@pytest.mark.parametrize("bad", [pytest.param(bad, id=bad.name) for bad in contract.bad_ids()])
+@pytest.mark.parametrize("bad", EACH_BAD)
 def test_both_frameworks_say_the_same_to_the_letter(bad):
-    one, other = (raised(load(name), "forward", bad, "bfloat16") for name in ("torch", "jax"))
+    one, other = (raised(load(name), bad) for name in ("torch", "jax"))
     assert (type(one), str(one)) == (type(other), str(other))

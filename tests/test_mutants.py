@@ -11,7 +11,7 @@ import pytest
 from mutants.embedding import JAX_MUTANTS, TORCH_MUTANTS
 from mutants.embedding_right import RIGHT_JAX, RIGHT_TORCH
 
-from xref.judge.judge import judge
+from xref.judging.judge import judge
 
 ONE_OF_EACH = (
     "clamped_at_both_ends", "bad_ids_give_zeros", "unchecked_in_two_dimensions", "bools_taken",

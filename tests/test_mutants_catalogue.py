@@ -16,9 +16,11 @@ from test_imports import fresh
 
 from xref import bits
 from xref.bits import FORMATS
-from xref.contracts import embedding as contract
-from xref.contracts import embedding_gradient as gradients
 from xref.inputs import make_ids, make_table
+from xref.operators.embedding.calls import sums
+from xref.operators.embedding.calls.gradient import Gradient
+from xref.operators.embedding.clauses import CLAUSES, VERBS, verbs_of
+from xref.operators.embedding.examine.conduct import BAD_IDS
 from xref.operators.embedding.faults import FAULTS
 
 MUTANTS = {"torch": TORCH_MUTANTS, "jax": JAX_MUTANTS}
@@ -60,14 +62,14 @@ def test_there_are_mutants_enough_of_both_frameworks():
 
 
 def test_every_clause_is_broken_by_a_mutant_foremost():
-    assert {mutant.clauses[0] for mutant in ALL_MUTANTS} == {clause.id for clause in contract.CLAUSES}
+    assert {mutant.clauses[0] for mutant in ALL_MUTANTS} == {clause.id for clause in CLAUSES}
 
 
 @pytest.mark.parametrize("mutant", ALL_MUTANTS, ids=lambda mutant: f"{mutant.framework}-{mutant.name}")
 def test_a_mutant_names_a_fault_of_the_catalogue_and_clauses_of_the_contract(mutant):
     assert mutant.fault in {fault.name for fault in FAULTS}
-    assert {*mutant.clauses} <= {clause.id for clause in contract.CLAUSES}
-    assert mutant.verb in (*contract.VERBS, "backward")
+    assert {*mutant.clauses} <= {clause.id for clause in CLAUSES}
+    assert mutant.verb in (*VERBS, "backward")
     assert {*mutant.dtypes} <= {*FORMATS}
 
 
@@ -103,7 +105,7 @@ def test_a_right_kernel_gives_the_exact_bits(right, dtype):
     with framework.precision(dtype):
         for shape, id_dtype in (((9, 29), "int64"), ((), "uint8"), ((2, 0), "int16")):
             ids = make_ids("covering" if shape == (9, 29) else "zipf", shape, 211, id_dtype)
-            for verb in contract.verbs_of(dtype):
+            for verb in verbs_of(dtype):
                 if run := call(right.make(), verb):
                     out = run(framework.put(ids, None, "cpu"), framework.put(table, dtype, "cpu"))
                     assert_same_bits(framework.bits_of(out), answer(verb, ids, table, dtype))
@@ -112,22 +114,32 @@ def test_a_right_kernel_gives_the_exact_bits(right, dtype):
 @pytest.mark.parametrize("right", of_each(RIGHT))
 def test_a_right_kernel_refuses_every_bad_id(right):
     framework = load(right.framework)
-    for bad in contract.bad_ids():
+    for bad in BAD_IDS:
+        ids = np.array(bad.flat(), dtype=object).reshape(bad.shape).astype(bad.id_dtype)
         table = framework.put(make_table("tagged", bad.vocab, 3, FORMATS["float32"]), "float32", "cpu")
-        with pytest.raises(type(bad.error("forward"))):
-            call(right.make())(framework.put(bad.ids, None, "cpu"), table)
+        with pytest.raises(type(bad.error())):
+            call(right.make())(framework.put(ids, None, "cpu"), table)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("right", of_each(RIGHT))
 def test_a_right_kernels_gradient_is_within_the_error_of_float32_sums_whatever_the_layout(right, dtype):
     framework, fmt = load(right.framework), FORMATS[dtype]
-    case = gradients.GradientCase(source=dtype, result=dtype, values="cancelling", vocab=40, hidden=5, shape=(6, 50))
-    ids, cotangent = gradients.build(case)
+    case = Gradient(
+        check="EMB-8",
+        verb="backward",
+        source=dtype,
+        result=dtype,
+        values="cancelling",
+        vocab=40,
+        hidden=5,
+        shape=(6, 50),
+    )
+    ids, cotangent = case.arrays()
     got = right_gradient(framework, right, ids, cotangent, case.vocab, dtype)
     assert_same_bits(right_gradient(framework, right, ids.ravel(), cotangent.reshape(-1, 5), case.vocab, dtype), got)
 
-    exact = bits.from_bits(gradients.exact_answer(case, ids, cotangent), dtype).astype(np.float64)
+    exact = bits.from_bits(sums.answer(case, ids, cotangent), dtype).astype(np.float64)
     magnitudes = np.zeros_like(exact)
     np.add.at(magnitudes, ids, abs(bits.from_bits(cotangent, dtype).astype(np.float64)))
     steps = np.maximum(np.bincount(ids.ravel(), minlength=case.vocab) - 1, 0)[:, None] * 2.0**-24

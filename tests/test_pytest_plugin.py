@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import inspect
 import os
+import pydoc
 import re
 import subprocess
 import sys
@@ -18,11 +20,11 @@ from support.kernels import RIGHT, WRONG
 from test_imports import fresh
 
 import xref
-from xref import pytest_plugin
-from xref.judge.checks import check_ids
-from xref.judge.verdict import Outcome
+from xref import operators, pytest_plugin
+from xref.engine.outcomes import Outcome
 
 needs_torch = pytest.mark.torch
+CHECKS = [check.id for check in operators.find("embedding").checks]
 ROOT = Path(xref.__file__).parents[1]
 REGISTERED = any(point.value == "xref.pytest_plugin" for point in importlib.metadata.entry_points(group="pytest11"))
 TEST = """
@@ -79,7 +81,7 @@ def of(check):
 @needs_torch
 def test_each_check_is_a_test_with_its_own_name():
     _, cases = of_kernel(RIGHT)
-    assert list(cases) == [of(check) for check in check_ids()]
+    assert list(cases) == [of(check) for check in CHECKS]
 
 
 @needs_torch
@@ -88,14 +90,14 @@ def test_a_right_kernel_passes_skips_are_skips_and_what_is_graded_is_an_expected
     assert done.returncode == 0
     others = {name: told for name, told in cases.items() if told[0] != "passed"}
     assert {name: told for name, told in others.items() if told[0] == "skipped"} == {
-        of("EMB-2"): ("skipped", "the candidate has no forward_fp32"),
-        of("EMB-7/mode"): ("skipped", "not in the smoke tier"),
+        of("EMB-2"): ("skipped", "the kernel has no forward_fp32"),
+        of("EMB-7/mode"): ("skipped", "not in the smoke tier: seconds each"),
         of("EMB-4/traced"): ("skipped", "torch has no such trace"),
         of("EMB-12/strided"): ("skipped", "not in the smoke tier"),
     }
     graded = {name: told for name, told in others.items() if told[0] == "xfailed"}
     assert set(graded) == {of(check) for check in GRADED}
-    assert all(told.startswith("graded only\ngradient out[") for _, told in graded.values())
+    assert all(told.startswith("graded only\ngradient[") for _, told in graded.values())
     assert len(others) == 6
 
 
@@ -134,7 +136,7 @@ def test_what_is_known_to_fail_is_an_xfail_and_fails_once_it_passes():
 def test_a_device_that_is_not_there_fails_every_test():
     done, cases = of_kernel(RIGHT, ", device='tpu'")
     assert done.returncode == 1
-    assert list(cases) == [of(check) for check in check_ids()]
+    assert list(cases) == [of(check) for check in CHECKS]
     expected = "xref.errors.UsageError: --device: got tpu, expected a device that torch has here: cpu"
     assert {told for _, told in cases.values()} == {f"{expected} [judge]"}
     assert {outcome for outcome, _ in cases.values()} == {"failure"}
@@ -147,7 +149,32 @@ def test_a_name_that_does_not_exist_is_an_error_and_no_pass(tmp_path):
     done, cases = run(tmp_path)
     assert done.returncode == 1
     assert {outcome for outcome, _ in cases.values()} == {"failure"}
-    assert len(cases) == len(check_ids())
+    assert len(cases) == len(CHECKS)
+
+
+def test_settings_of_the_project_and_the_tier_count(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[tool.xref.expect-fail]\nEMB-13 = "none"\n')
+    (tmp_path / "k.py").write_text("kernel = None\n")
+    (tmp_path / "test_k.py").write_text(TEST.replace("{more}", ""))
+    _, cases = run(tmp_path)
+    assert all("--expect-fail: got 'EMB-13', expected a clause" in told for _, told in cases.values())
+    (tmp_path / "pyproject.toml").write_text('[tool.xref]\nout-of-range = "clip"\n')
+    _, cases = run(tmp_path)
+    assert all("[tool.xref] out-of-range: got 'clip', expected one of raise" in told for _, told in cases.values())
+    (tmp_path / "test_k.py").write_text(TEST.replace("{more}", "").replace('"smoke"', '"none"'))
+    (tmp_path / "pyproject.toml").unlink()
+    _, cases = run(tmp_path)
+    assert all("--tier: got 'none', expected one of smoke, standard" in told for _, told in cases.values())
+
+
+def test_the_public_names_are_shown_and_say_what_they_take():
+    assert {"judge", "parametrize", "verify"} <= set(dir(xref))
+    for name in ("judge", "parametrize", "verify"):
+        function = getattr(xref, name)
+        assert function.__doc__
+        assert inspect.signature(function).parameters
+    shown = pydoc.render_doc(xref, renderer=pydoc.plaintext)
+    assert all(f"    {name}(" in shown for name in ("judge", "parametrize", "verify"))
 
 
 def test_tests_without_a_kernel_have_no_header(tmp_path):
@@ -160,7 +187,7 @@ def test_tests_without_a_kernel_have_no_header(tmp_path):
 def test_the_plugin_is_declared_and_loads_neither_a_framework_nor_the_judge():
     code = """
         import xref.pytest_plugin
-        print(loaded("torch", "jax", "numpy", "ml_dtypes", "msgspec", "rich", "typer", "xref.judge"))
+        print(loaded("torch", "jax", "numpy", "ml_dtypes", "msgspec", "rich", "typer", "xref.judging"))
     """
     assert fresh(code, blocked=("torch", "jax", "numpy")) == "[]"
 
@@ -171,7 +198,7 @@ def test_decorating_a_test_loads_no_framework():
         mark = xref.parametrize(print, framework="torch")
         print(loaded("torch", "jax"), len(mark.args[1]))
     """
-    assert fresh(code, blocked=("torch", "jax")) == f"[] {len(check_ids())}"
+    assert fresh(code, blocked=("torch", "jax")) == f"[] {len(CHECKS)}"
 
 
 # Outcomes, of reports made by hand
@@ -180,7 +207,7 @@ def test_decorating_a_test_loads_no_framework():
 def outcome(report):
     """What a check of a report does to its test."""
     try:
-        pytest_plugin.Verdict("EMB-7/padding", lambda: report)()
+        pytest_plugin.CheckTest("EMB-7/padding", lambda: report)()
     except AssertionError as error:
         return f"fails: {error}"
     except pytest.xfail.Exception as error:
@@ -207,7 +234,10 @@ WHERE = "fails: k.py:kernel on torch 2, cpu: EMB-7/padding: "
         (report_of(Outcome.XFAIL, reason="known"), "xfail: known"),
         (report_of(Outcome.XPASS, reason="known"), f"{WHERE}xpass known"),
         (report_of(Outcome.XPASS, required=False, reason="known"), f"{WHERE}xpass known"),
-        (report_of(broken={"gradient": "no answer within 3 s"}), "fails: k.py:kernel: gradient: no answer within 3 s"),
+        (
+            report_of(Outcome.ABORTS, problems=["process: got death by SIGSEGV [k]"]),
+            f"{WHERE}aborts\nprocess: got death by SIGSEGV [k]",
+        ),
     ],
 )
 def test_an_outcome_of_a_check_is_that_of_its_test(report, told):
@@ -216,4 +246,4 @@ def test_an_outcome_of_a_check_is_that_of_its_test(report, told):
 
 def test_a_check_that_the_report_does_not_have_is_no_pass():
     with pytest.raises(ValueError, match="not enough values"):
-        pytest_plugin.Verdict("EMB-13", report_of)()
+        pytest_plugin.CheckTest("EMB-13", report_of)()

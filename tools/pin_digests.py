@@ -6,23 +6,20 @@ import pathlib
 
 import msgspec
 
-from xref.contracts import embedding, embedding_gradient
+from xref.operators.embedding import answers, cases, gradient_cases
 from xref.spec import Tier
 
 
 def main() -> None:
     """Build every case, one at a time, and replace the file of digests when all are done."""
     digests = {}
-    for case in embedding.cases(Tier.EXHAUSTIVE):
-        ids, table = embedding.build(case)
-        digests[case.id] = embedding.digests(case, ids, table, embedding.exact_answers(ids, table, case.dtype))
+    for case in cases.cases(Tier.EXHAUSTIVE):
+        digests[case.id] = answers.digests(case.call)
         print(case.id)  # noqa: T201
-    for gradient in embedding_gradient.cases(Tier.EXHAUSTIVE):
-        ids, cotangent = embedding_gradient.build(gradient)
-        answer = embedding_gradient.exact_answer(gradient, ids, cotangent)
-        digests[gradient.id] = embedding_gradient.digests(gradient, ids, cotangent, answer)
+    for gradient in gradient_cases.cases(Tier.EXHAUSTIVE):
+        digests[gradient.id] = gradient_cases.digests(gradient.call)
         print(gradient.id)  # noqa: T201
-    target = pathlib.Path(embedding.__file__).with_name("embedding_digests.json")
+    target = pathlib.Path(answers.__file__).with_name("digests.json")
     target.write_bytes(msgspec.json.format(msgspec.json.encode(digests), indent=1) + b"\n")
 
 

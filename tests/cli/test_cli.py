@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -15,15 +17,15 @@ from rich.console import Console
 from rich.table import Table
 from support.checkpoints import checkpoint
 from support.commands import finished, into_a_full_disk, names_in, process, stopped, xref
+from support.few import few as few_of_all
 
-from xref import __version__, errors
+from xref import __version__, errors, operators
 from xref.cli import files
 from xref.cli.files import OutputFile
 from xref.cli.terminal import console
-from xref.contracts import embedding as contract
-from xref.judge import frameworks, report
-from xref.judge.verdict import Outcome, Report, Verdict
-from xref.spec import Tier
+from xref.engine import frameworks
+from xref.engine.outcomes import Outcome
+from xref.verifying.report import Report, Verdict, show
 
 SMALL = ("--tier", "smoke", "--dtype", "float8_e5m2")
 SMALL_DIGEST = "d8512e2132748217d69d24fdbc6118435ad9add75bd156163919c7841c6e7d2e"
@@ -75,8 +77,8 @@ def runs(monkeypatch):
 @pytest.fixture
 def few(monkeypatch):
     """Three cases without conditions, on the CPU."""
-    chosen = [case for case in contract.cases(Tier.SMOKE, dtypes=("float8_e5m2",)) if case.vocab == 300]
-    monkeypatch.setattr(contract, "cases", lambda tier, dtypes: tuple(chosen))
+    chosen = few_of_all()
+    monkeypatch.setattr(operators, "find", lambda name: chosen)
     monkeypatch.setattr(frameworks, "devices", lambda framework, call: ("cpu",))
 
 
@@ -129,16 +131,16 @@ def test_confirmed_is_exit_0_with_a_table_a_statement_and_the_digest(monkeypatch
     assert result.exit_code == 0
     assert result.stderr == ""
     *table, statement, digest = result.stdout.splitlines()
-    versions = [f"{name} {frameworks.load(name, 'tests').version()} on cpu" for name in frameworks.FRAMEWORKS]
+    versions = [f"{name} {frameworks.load(name, 'tests').arrays.version()} on cpu" for name in frameworks.FRAMEWORKS]
     assert statement == (
         f"Confirmed (smoke tier): {' and '.join(versions)}, each equal to the exact answer and to the other and to the"
         " digests pinned in the package, bit for bit, on 319,696 output elements. Not compared: EMB-8, EMB-9,"
-        " EMB-10, EMB-11, EMB-12."
+        " EMB-11."
     )
     assert digest == f"Digest of all outputs: {SMALL_DIGEST}"
     cells = [re.split(r" {2,}", line.strip()) for line in table if line.strip(" ─")]
     assert cells[0] == ["clause", "framework", "device", "compared with", "cases", "elements", "verdict"]
-    assert cells[1] == ["fixtures inputs as pinned", "numpy", "cpu", "pinned digests", "5", "17,033,748", "pass"]
+    assert cells[1] == ["fixtures inputs as pinned", "numpy", "cpu", "pinned digests", "5", "16,873,900", "pass"]
     assert ["EMB-1 gather", "jax", "cpu", "torch/cpu", "5", "79,924", "pass"] in cells
     assert {row[-1] for row in cells[1:]} == {"pass"}
 
@@ -149,7 +151,7 @@ def test_one_framework_alone_says_that_no_second_confirmed_it(name, few):
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-2].endswith(
         ", each equal to the exact answer and to the digests pinned in the package, bit for bit, on 17,028 output"
-        " elements. Not compared: EMB-7, EMB-8, EMB-9, EMB-10, EMB-11, EMB-12."
+        " elements. Not compared: EMB-4, EMB-7, EMB-8, EMB-9, EMB-10, EMB-11, EMB-12."
         " No second framework confirmed it in this run."
     )
     assert result.stdout.splitlines()[-1] == f"Digest of all outputs: {FEW_DIGEST}"
@@ -157,22 +159,22 @@ def test_one_framework_alone_says_that_no_second_confirmed_it(name, few):
 
 @needs_torch
 def test_a_wrong_golden_is_exit_1_with_the_element_its_bits_and_those_expected(monkeypatch, few):
-    framework = frameworks.load("torch", "tests")
-    honest = framework.golden.forward
+    arrays = frameworks.load("torch", "tests").arrays
+    honest = arrays.golden.forward
 
     def wrong(ids, table):
         out = honest(ids, table)
-        framework.bits_of(out)[..., 0] ^= 1
+        arrays.bits_of(out)[..., 0] ^= 1
         return out
 
-    monkeypatch.setattr(framework.golden, "forward", wrong)
+    monkeypatch.setattr(arrays.golden, "forward", wrong)
     result = xref("verify", "--framework", "torch", *SMALL)
     assert (result.exit_code, result.stderr) == (1, "")
     assert (
         "EMB-1: out[0, 0]: got 0x95, expected 0x94 (1 ulp; 257 of 8481 elements differ)"
-        " [torch.forward on cpu, float8_e5m2-tagged-300x33-zipf-257-int64]\n"
+        " [torch on cpu, forward float8_e5m2 300x33 tagged zipf 257 int64 2 times]\n"
     ) in result.stdout
-    assert "Not confirmed: 1 of 7 verdicts did not pass: EMB-1 (torch/cpu against exact).\n" in result.stdout
+    assert "Not confirmed: 1 of 6 verdicts did not pass: EMB-1 (torch/cpu against exact).\n" in result.stdout
 
 
 @needs_torch
@@ -180,12 +182,13 @@ def test_a_golden_that_raises_is_exit_1_with_one_line_a_problem(monkeypatch, few
     def broken(ids, table):
         raise RuntimeError("no kernel\nand a page of advice")
 
-    monkeypatch.setattr(frameworks.load("torch", "tests").golden, "forward_fp32", broken)
+    line = broken.__code__.co_firstlineno + 1
+    monkeypatch.setattr(frameworks.load("torch", "tests").arrays.golden, "forward_fp32", broken)
     result = xref("verify", "--framework", "torch", *SMALL)
     assert result.exit_code == 1
     assert (
-        "EMB-2: out: got RuntimeError: no kernel, expected a result"
-        " [torch.forward_fp32 on cpu, float8_e5m2-tagged-300x33-zipf-257-int64]\n"
+        f"EMB-2: out: got RuntimeError: no kernel at test_cli.py:{line}, expected a result"
+        " [torch on cpu, forward_fp32 float8_e5m2 300x33 tagged zipf 257 int64 2 times]\n"
     ) in result.stdout
     assert "advice" not in result.stdout
     assert "Traceback" not in result.output
@@ -218,7 +221,7 @@ def test_only_the_first_problems_are_shown_and_the_rest_counted(runs):
 def test_a_narrow_terminal_cuts_no_number_and_no_verdict(width):
     given = report_of(Outcome.FAIL, elements=6_745_080_492)
     console = Console(file=io.StringIO(), width=width)
-    report.show(given, console)
+    show(given, console)
     shown = console.file.getvalue()
     assert "6,745,080,492   fail" in shown
     assert "…" not in shown
@@ -230,8 +233,9 @@ def test_what_stands_in_brackets_is_shown(runs):
 
 
 @needs_torch
-def test_nothing_compared_is_exit_3(monkeypatch):
-    monkeypatch.setattr(contract, "cases", lambda tier, dtypes: ())
+def test_nothing_compared_is_exit_3(monkeypatch, few):
+    none = dataclasses.replace(operators.find("embedding"), checks=())
+    monkeypatch.setattr(operators, "find", lambda name: none)
     assert stopped(3, "verify", "--framework", "torch", "--device", "cpu") == (
         "cases: got none, expected one or more in the standard tier [verify]"
     )
@@ -397,10 +401,13 @@ ALONE = """
 import sys
 sys.modules[{missing!r}] = None  # as if it were not installed
 """
-FEW = """
-from xref.contracts import embedding as contract
-chosen = [case for case in contract.cases(dtypes=("float8_e5m2",)) if case.tier == "smoke" and case.vocab == 300]
-contract.cases = lambda tier, dtypes: tuple(chosen)
+FEW = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from support.few import few
+from xref import operators
+chosen = few()
+operators.find = lambda name: chosen
 """
 
 
@@ -417,17 +424,18 @@ def test_a_process_without_a_framework_confirms_nothing(missing):
 def test_a_machine_with_one_framework_gets_the_digest_of_one_with_both(name):
     [missing] = set(frameworks.FRAMEWORKS) - {name}
     code, stdout, stderr = finished(
-        ALONE.format(missing=missing) + FEW, "verify", "--framework", name, "--device", "cpu", "--dtype", "float8_e5m2"
+        ALONE.format(missing=missing) + FEW, "verify", "--framework", name, "--device", "cpu", *SMALL
     )
     assert (code, stderr) == (0, "")
     assert stdout.endswith(f" No second framework confirmed it in this run.\nDigest of all outputs: {FEW_DIGEST}\n")
 
 
 FULL = "xref: stdout: got No space left on device, expected an open file or pipe [xref]\n"
-NOTHING_FAILS = """
-from xref.judge import verify
-verify._compare = verify._refuse = verify._compare_gradients = lambda *args: set()
-verify._subjects = lambda *args: []
+AT_ONCE = f"""
+import sys, msgspec, xref.cli
+from xref.verifying.report import Report
+report = msgspec.json.decode({report_of().to_json()!r}, type=Report)
+sys.modules["xref.cli.verify"].run_verify = lambda **how: report
 """
 
 
@@ -437,7 +445,7 @@ def test_output_that_cannot_be_written_is_one_line_and_no_failed_clause(command)
 
 
 def test_a_report_is_written_although_the_terminal_is_gone(tmp_path):
-    assert into_a_full_disk(NOTHING_FAILS, "verify", *SMALL, "--json", tmp_path / "out.json") == (2, FULL)
+    assert into_a_full_disk(AT_ONCE, "verify", *SMALL, "--json", tmp_path / "out.json") == (2, FULL)
     assert names_in(tmp_path) == ["out.json"]
 
 
@@ -497,14 +505,11 @@ def test_ctrl_c_in_the_middle_of_a_run_leaves_no_file(tmp_path):
     mark, target = tmp_path / "running", tmp_path / "out"
     target.mkdir()
     held = f"""
-import pathlib, time
-from xref.judge import verify
-def compare(*args):
+import pathlib, sys, time, xref.cli
+def run(**how):
     pathlib.Path({str(mark)!r}).touch()
     time.sleep(100)
-verify._compare = compare
-verify._refuse = verify._compare_gradients = lambda *args: set()
-verify._subjects = lambda *args: []  # no framework has to be loaded for this
+sys.modules["xref.cli.verify"].run_verify = run
 """
     running = process(held, "verify", *SMALL, "--json", target / "out.json")
     deadline = time.monotonic() + 60

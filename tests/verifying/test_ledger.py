@@ -79,22 +79,6 @@ def test_a_comparison_that_was_expected_and_never_came_is_an_error():
     assert missing.problems == [f"{NONE} [EMB-7/padding, against plain call]"]
 
 
-def test_what_is_excused_need_not_come():
-    ledger = ledger_with()
-    for check in ("EMB-7/padding", "EMB-7/mode"):
-        ledger.expect(PLAIN, check)
-        ledger.excuse(PLAIN, check)
-    assert ledger.verdicts() == []
-    ledger.record(PLAIN, elements=0, step="s", check="EMB-7/mode")  # it was made all the same
-    assert [verdict.outcome for verdict in ledger.verdicts()] == [Outcome.ERROR]
-
-
-def test_an_excuse_for_what_nobody_expects_is_none():
-    ledger = ledger_with()
-    ledger.excuse(PLAIN, "EMB-7/mode")
-    assert ledger.verdicts() == []
-
-
 def test_verdicts_may_be_asked_for_twice():
     ledger = ledger_with((0, ""))
     assert [verdict.problems for verdict in ledger.verdicts()] == [verdict.problems for verdict in ledger.verdicts()]

@@ -149,8 +149,8 @@ class Invocation(Call, frozen=True, kw_only=True):
         return self.check
 
     def refusable(self, exam: Exam) -> bool:
-        """Return whether the subject may refuse the varied call: a transform of its framework that it need not have."""
-        return self.mode in exam.traits.transforms
+        """Return whether the subject may refuse the varied call: a transform of its framework; no golden may."""
+        return self.mode in exam.traits.transforms and not exam.traits.golden
 
     def script(self, exam: Exam) -> Script:
         """Return the plain call, the varied one or the repeats, and the inputs read back."""

@@ -9,7 +9,7 @@ import socket
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from xref.engine.candidate import Candidate
 from xref.engine.clock import CrashedError, limited
@@ -22,7 +22,7 @@ from xref.spec import Traits
 
 __all__ = ["Local"]
 
-_SECONDS, _HAZARDOUS_SECONDS = 300.0, 10.0  # for a step of a script that does not say
+_SECONDS, _HAZARDOUS_SECONDS = 300.0, 10.0  # for a script that does not say
 
 
 class Local:
@@ -50,7 +50,7 @@ class Local:
         if script.hazardous and self._forks:
             return Replies(script, self._forked(without_keys(script)))
         drops, planned = self._keys.planned(script)
-        replies = Replies(script, list(self._performed(planned))[drops:])
+        replies = Replies(script, self._performed(planned)[drops:])
         self._keys.note(script, replies)
         return replies
 
@@ -64,18 +64,16 @@ class Local:
         self._executor.clear()
         self._keys.clear()
 
-    def _performed(self, script: Script) -> Iterator[Reply]:
+    def _performed(self, script: Script) -> list[Reply]:
+        """Return the replies to a script that is performed here, by one clock for all of its steps."""
         seconds = script.seconds or (_HAZARDOUS_SECONDS if script.hazardous else _SECONDS)
-        replies = self._executor.perform(script)
+        replies: list[Reply] = []
         try:
-            while True:
-                with limited(seconds):
-                    reply = next(replies, None)
-                if reply is None:
-                    return
-                yield reply
+            with limited(seconds):
+                replies += self._executor.perform(script)
         except CrashedError as error:
-            yield Died(how=str(error), late=True)
+            replies.append(Died(how=str(error), late=True))
+        return replies
 
     def _forked(self, script: Script) -> list[Reply]:
         """Return the replies of the forked child, which serves one script after another until it ends."""

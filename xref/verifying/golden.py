@@ -22,6 +22,8 @@ _CALL = "verify"
 class Golden:
     """One framework's golden on one device, performed in this process: by an executor for each thread that calls."""
 
+    elsewhere = False
+
     def __init__(self, candidate: Candidate) -> None:
         self.traits = candidate.traits(golden=True)
         self.concurrent = candidate.framework.arrays.CONCURRENT

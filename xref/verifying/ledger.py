@@ -53,12 +53,6 @@ class Ledger:
         with self._lock:
             self._entry(row).due.add(check or row.clause)
 
-    def excuse(self, row: Row, check: str = "") -> None:
-        """Note that a check need not be made, for a reason that was given."""
-        with self._lock:
-            if row in self._entries:
-                self._entries[row].due.discard(check or row.clause)
-
     def record(self, row: Row, *, elements: int, problem: str = "", step: str, check: str = "") -> None:
         """Add one result of a step of the run: `problem` is a message, or empty."""
         with self._lock:
@@ -89,9 +83,7 @@ class Ledger:
         """
         order = list(self._titles)
         with self._lock:
-            found = [
-                self._settled(row, entry) for row, entry in self._entries.items() if entry.cases or entry.due
-            ]  # the others were excused
+            found = [self._settled(row, entry) for row, entry in self._entries.items()]
         return sorted(found, key=lambda v: (order.index(v.clause), v.framework, v.device, v.against))
 
     def _settled(self, row: Row, entry: _Entry) -> Verdict:

@@ -77,7 +77,7 @@ def plan_of(operator: Operator, goldens: Sequence[Examined]) -> Plan:
     """Return the calls of every check of an operator for every golden.
 
     A check that yields neither a call nor a reason why there is none is expected all the same, and so will be an error.
-    One that every call is judged by is expected where a check of its clause is made, or else of its judgment.
+    One that every call is judged by is expected where a check of its clause is made, a whole clause where one of its judgment is.
     """
     plan = Plan()
     made: dict[tuple[str, str], set[str]] = {examined.where: set() for examined in goldens}
@@ -94,7 +94,8 @@ def plan_of(operator: Operator, goldens: Sequence[Examined]) -> Plan:
         plan.add(parts)
     for check in [check for check in operator.checks if check.calls is None]:
         siblings = [each for each in with_calls if each.clause == check.clause]
-        siblings = siblings or [each for each in with_calls if each.judgment == check.judgment]
+        if not siblings and not check.condition:
+            siblings = [each for each in with_calls if each.judgment == check.judgment]
         for examined in goldens:
             if any(each.id in made[examined.where] for each in siblings):
                 plan.expected.append((row_of(check, examined), check.id))

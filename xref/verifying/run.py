@@ -137,8 +137,9 @@ class Run:
                 self.ledger.error(row, problem, step=step)
             else:
                 self.ledger.record(row, elements=failure.elements, problem=problem, step=step, check=failure.check)
-        for name in seen.skipped:
-            self.ledger.excuse(row_of(self._checks[name], examined), name)
+        for name, reason in seen.skipped.items():  # nothing is optional in a golden
+            problem = f"{name}: got none ({reason}), expected a result [{' on '.join(examined.where)}, {call}]"
+            self.ledger.error(row_of(self._checks[name], examined), problem, step=step)
 
     def _finish(self, call: Call, goldens: list[Examined], name: str, scripts: Any, made: list[_Made]) -> set[str]:
         """Compare what came of each golden with the first's; return the lines of all outputs of a named call."""

@@ -117,9 +117,7 @@ def operator_of(*checks: Check) -> Operator:
     named = {check.id for check in checks}
     rest = [each for each in EMBEDDING.checks if each.id not in named and each.calls is None]
     repeat = next(each for each in EMBEDDING.checks if each.id == "EMB-6")
-    accuracy = [each for each in EMBEDDING.checks if each.id in ("EMB-1", "EMB-2")]
-    silent = [dataclasses.replace(each, calls=None) for each in (repeat, *accuracy) if each.id not in named]
-    return dataclasses.replace(EMBEDDING, checks=(*checks, *rest, *silent))
+    return dataclasses.replace(EMBEDDING, checks=(*checks, *rest, dataclasses.replace(repeat, calls=None)))
 
 
 def _checks(liar: Liar) -> Iterator[Check]:

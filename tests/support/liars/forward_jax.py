@@ -43,7 +43,7 @@ def sign_of_zero_lost(run, ids, table, memory):
 
 
 @jax_liar(
-    "EMB-3", "EMB-1", says="out: got shape (), ndarray, on none, expected shape (50, 35), bfloat16", works=("bytes",)
+    "EMB-3", "EMB-1", says="out: got shape (50, 35), bfloat16, on host, expected shape (50, 35), bfloat16, on cpu", works=("bytes",)
 )
 def host_array_returned(run, ids, table, memory):
     return run(ids, table) if _traced(ids) else np.asarray(run(ids, table))
@@ -62,7 +62,7 @@ def host_ids_rewritten(run, ids, table, memory):
     return out
 
 
-@jax_liar("EMB-2", "EMB-5", "EMB-6", says="deleted", works=("identity",))
+@jax_liar("EMB-5", says="weight: got no elements when read", works=("identity",))
 def table_deleted(run, ids, table, memory):
     # What donating the table to a jitted call does.
     out = run(ids, table)
@@ -96,7 +96,7 @@ def host_ids_narrowed(run, ids, table, memory):
     return run(jnp.asarray(ids), table)
 
 
-@jax_liar("EMB-4", says="out[0, 2, 0]: got 0x0084, expected 0x7fc0 (NaN", works=("scalar",), judged=("forward",))
+@jax_liar("EMB-4", says="out[2]: got a row of values for an id out of range, expected NaN", works=("scalar",), judged=("forward",))
 def poison_is_the_last_row(run, ids, table, memory):
     return jnp.take(table, ids, axis=0, mode="clip") if _traced(ids) else run(ids, table)
 
@@ -105,19 +105,19 @@ def _inside(ids, table):
     return (ids >= 0) & (ids < table.shape[0])
 
 
-@jax_liar("EMB-4", says="out[0, 2, 0]: got 0x0000, expected 0x7fc0 (NaN", works=("scalar",), judged=("forward",))
+@jax_liar("EMB-4", says="out[2]: got a row of values for an id out of range, expected NaN", works=("scalar",), judged=("forward",))
 def poison_is_zeros(run, ids, table, memory):
     out = run(ids, table)
     return _changed(out, lambda ints: ints & _mask(_inside(ids, table))) if _traced(ids) else out
 
 
-@jax_liar("EMB-4", says="out[0, 2, 0]: got 0xffc0, expected 0x7fc0 (NaN", works=("scalar",), judged=("forward",))
+@jax_liar("EMB-4", says="out[2, 0]: got 0xffc0, expected 0x7fc0 (NaN", works=("scalar",), judged=("forward",))
 def poison_is_another_nan(run, ids, table, memory):
     out = run(ids, table)
     return _changed(out, lambda ints: ints | (_mask(~_inside(ids, table)) & 0x8000)) if _traced(ids) else out
 
 
-@jax_liar("EMB-4", says="out[0, 0, 0]: got 0x7fc0, expected 0x0000 (NaN", works=("scalar",), judged=("forward",))
+@jax_liar("EMB-4", says="out: got other bits beside an id out of range, expected the rows", works=("scalar",), judged=("forward",))
 def poison_spreads_to_good_ids(run, ids, table, memory):
     out = run(ids, table)
     if not _traced(ids):
@@ -128,5 +128,5 @@ def poison_spreads_to_good_ids(run, ids, table, memory):
 
 @jax_liar("EMB-12", says="peak extra memory: got ", works=("scalar", "tall"), judged=("forward",))
 def whole_table_sorted_first(run, ids, table, memory):
-    # Within its rows, whose elements are all the same. Of less, XLA on a CPU computes the rows looked up and no other.
-    return run(ids, jnp.sort(table, axis=1) if _traced(ids) and table.shape[1] == 4 else table)
+    # Within its rows: of less, XLA on a CPU computes the rows looked up and no other.
+    return run(ids, jnp.sort(table, axis=1) if _traced(ids) and table.shape[0] > 100_000 else table)

@@ -11,20 +11,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
-from liars import TITLES, Lying
+from support.liars import EMBEDDING, operator_of, report_on
 
 from xref import bits
-from xref.contracts import embedding as contract
-from xref.contracts import embedding_gradient as gradients
-from xref.contracts.embedding_gradient import GradientCase
-from xref.judge import frameworks
-from xref.judge.gradient import examine_gradient, expect_gradients
-from xref.judge.subject import Subject
-from xref.judge.verdict import Ledger
+from xref.engine import frameworks
+from xref.engine.candidate import Candidate
+from xref.operators.embedding.calls.gradient import TRACED, Gradient
+from xref.operators.embedding.calls.gradient_batches import GradientBatches
+from xref.operators.embedding.calls.memory import PeakMemory
+from xref.operators.embedding.clauses import VERBS, result_dtype
+from xref.operators.embedding.cotangents import SPECIALS
+from xref.operators.embedding.goldens import ACCUMULATED, BY_ROWS, verbs_of_gradient
+from xref.spec import Call, Operator
+from xref.verifying.golden import Golden
+from xref.verifying.report import Verdict
 
 # A machine without one of the frameworks collects these tests too, and deselects them.
 try:
@@ -37,16 +42,28 @@ try:
 except ImportError:
     jax = None
 
-__all__ = ["CASES", "JAX_LIARS", "TORCH_LIARS", "GradientLiar", "inputs_of", "judged"]
+__all__ = ["CASES", "CONDITIONS", "JAX_LIARS", "TORCH_LIARS", "GradientLiar", "operator_on", "verdicts_of"]
 
-VERBS = ("grad_weight", "grad_rows", *contract.VERBS)
-
-
-def _case(source: str = "bfloat16", values: str = "cancelling", vocab: int = 40, **how: Any) -> GradientCase:
-    return GradientCase(source=source, result="bfloat16", values=values, vocab=vocab, **how)
+CONDITIONS = ("repeat", "layout", "padding", "permuted", "split")
 
 
-CASES: dict[str, GradientCase] = {
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A gradient, and whether it is taken in all forms, and under all conditions."""
+
+    call: Gradient
+    forms: bool = False
+    conditions: bool = False
+
+
+def _case(source: str = "bfloat16", values: str = "cancelling", vocab: int = 40, **how: Any) -> Case:
+    marks = {name: how.pop(name, False) for name in ("forms", "conditions")}
+    check = "EMB-11" if values in SPECIALS else "EMB-8"
+    fields = {"source": source, "result": "bfloat16", "values": values, "vocab": vocab, **how}
+    return Case(Gradient(check=check, verb="backward", **fields), **marks)
+
+
+CASES: dict[str, Case] = {
     "main": _case(forms=True, conditions=True),
     "plain": _case(),
     "narrowed": _case("float32", forms=True),
@@ -54,23 +71,57 @@ CASES: dict[str, GradientCase] = {
     "equal": _case(values="equal", vocab=2, hidden=1, ids="equal", shape=(1000,)),
     "ties": _case(values="ties"),
     "subnormal": _case(values="subnormal"),
-    "specials": _case(values="specials", clause="EMB-11"),
-    "edge": _case(values="edge", clause="EMB-11"),
-    "negative-zero": _case(values="negative-zero", clause="EMB-11"),
+    "specials": _case(values="specials"),
+    "edge": _case(values="edge"),
+    "negative-zero": _case(values="negative-zero"),
     "tall": _case(vocab=151936, hidden=64, ids="zipf_ends"),
 }
 
 
-@functools.cache
-def _built(name: str) -> tuple[Any, ...]:
+def _calls(name: str, *, traced: bool) -> Iterator[Call]:
     case = CASES[name]
-    ids, cotangent = gradients.build(case)
-    return ids, cotangent, gradients.exact_answer(case, ids, cotangent)
+    call = case.call
+    yield call
+    if case.forms:
+        yield from (msgspec.structs.replace(call, verb=verb) for verb in (BY_ROWS, ACCUMULATED))
+    for verb in VERBS if case.forms and call.padding_idx is None else ():
+        if result_dtype(verb, call.result) == call.source:
+            yield msgspec.structs.replace(call, verb=verb)
+    if case.conditions:
+        for condition in CONDITIONS:
+            check = f"EMB-10/{condition}"
+            plain = msgspec.structs.replace(call, check=check)
+            yield GradientBatches(check=check, plain=plain, condition=condition)
+        check = "EMB-10/layout"
+        yield msgspec.structs.replace(call, check=check, layout="strided", id_layout="strided")
+        if traced:
+            yield msgspec.structs.replace(call, way=TRACED)
+    if name == "tall":
+        yield PeakMemory(check="EMB-12", verb="grad_rows", dtype="bfloat16")
 
 
-def inputs_of(name: str) -> tuple[Any, ...]:
-    """Return ids, cotangents and exact answer of a case in memory of their own, since a liar may change them."""
-    return tuple(array.copy() for array in _built(name))
+def operator_on(names: tuple[str, ...], *, traced: bool) -> Operator:
+    """Return the embedding with the checks of gradients alone, on the cases of these names."""
+    calls: dict[str, list[Call]] = {}
+    for name in names:
+        for call in _calls(name, traced=traced):
+            calls.setdefault(call.check, []).append(call)
+    checks = [
+        dataclasses.replace(check, calls=functools.partial(lambda calls, exam: calls, calls[check.id]))
+        for check in EMBEDDING.checks
+        if check.id in calls
+    ]
+    return operator_of(*checks)
+
+
+class _Lying:
+    """A framework's arrays with another golden or another accumulator."""
+
+    def __init__(self, honest: Any, **others: Any) -> None:
+        self.__dict__.update(others, _honest=honest)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._honest, name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,26 +135,30 @@ class GradientLiar:
     """The verb that lies; the others are honest."""
     cases: tuple[str, ...] = ("main",)
 
-    def subject(self, name: str) -> Subject:
-        """Return the framework of that name, on the CPU, with this liar for its golden."""
-        honest = frameworks.load(name, "tests")
-        golden = types.SimpleNamespace(**{verb: getattr(honest.golden, verb) for verb in VERBS})
-        framework = Lying(honest, golden, ())
-        holder = framework if self.verb == "accumulator" else golden
-        setattr(holder, self.verb, functools.partial(self.lie, getattr(holder, self.verb), memory={}))
-        return Subject(framework, "cpu")
+    def golden(self, name: str) -> Golden:
+        """Return the golden of the framework of that name, on the CPU, with this liar for one of its verbs."""
+        framework = frameworks.load(name, "tests")
+        honest = framework.arrays
+        lie = functools.partial(self._told, getattr(honest if self.verb == "accumulator" else honest.golden, self.verb))
+        lie = functools.partial(lie, memory={})
+        if self.verb == "accumulator":
+            arrays = _Lying(honest, accumulator=lie)
+        else:
+            verbs = {verb: getattr(honest.golden, verb) for verb in ("grad_weight", "grad_rows", *VERBS)}
+            arrays = _Lying(honest, golden=types.SimpleNamespace(**{**verbs, self.verb: lie}))
+        lying = dataclasses.replace(framework, arrays=arrays)
+        verbs = {verb: getattr(arrays.golden, verb) for verb in VERBS} | dict(verbs_of_gradient(lying))
+        return Golden(Candidate(name, framework, "cpu", verbs))
+
+    def _told(self, run: Callable[..., Any], *arguments: Any, memory: dict[str, Any], **options: Any) -> Any:
+        if self.verb not in VERBS:
+            options = {"padding_idx": None, **options}
+        return self.lie(run, *arguments, memory=memory, **options)
 
 
-def judged(subject: Subject, names: tuple[str, ...]) -> list[Any]:
-    """Return the verdicts on a subject that is run on cases, whose inputs must be the same afterwards."""
-    ledger = Ledger(TITLES)
-    expect_gradients([subject], tuple(CASES[name] for name in names), ledger)
-    for name in names:
-        inputs = inputs_of(name)
-        examine_gradient(subject, CASES[name], inputs, ledger)
-        for array, before in zip(inputs, _built(name), strict=True):
-            assert np.array_equal(array, before), "the operator has changed what another framework reads"
-    return ledger.verdicts()
+def verdicts_of(liar: GradientLiar, name: str) -> list[Verdict]:
+    """Return what `verify` says of a liar in the framework of that name."""
+    return report_on(operator_on(liar.cases, traced=name == "jax"), liar.golden(name)).verdicts
 
 
 def _registry() -> tuple[dict[str, GradientLiar], Callable[..., Any]]:
@@ -152,12 +207,12 @@ def _untouched(ids, vocab_size):
 # EMB-8: the sum
 
 
-@torch_liar("EMB-8", says="out[1, 0]: got 0x4380, expected 0x447a", cases=("equal",))
+@torch_liar("EMB-8", says="gradient[1, 0]: got 0x4380, expected 0x447a", cases=("equal",))
 def accumulated_in_bfloat16(run, ids, cotangent, vocab_size, *, memory, dtype, padding_idx):
     return _in_turn(ids, cotangent, vocab_size, dtype, padding_idx)
 
 
-@torch_liar("EMB-8", "EMB-10", says="elements differ) [torch gradient on cpu, bfloat16-to-bfloat16-cancelling-")
+@torch_liar("EMB-8", "EMB-10", says="elements differ) ")
 def duplicates_overwrite(run, ids, cotangent, vocab_size, *, memory, dtype, padding_idx):
     out = torch.zeros(vocab_size, cotangent.shape[-1], dtype=dtype)
     for row, elements in zip(ids.reshape(-1).tolist(), cotangent.reshape(ids.numel(), -1), strict=True):
@@ -183,7 +238,7 @@ def rounded_twice(run, ids, cotangent, vocab_size, *, memory, dtype, padding_idx
     return run(ids, cotangent, vocab_size, dtype=torch.float32, padding_idx=padding_idx).to(dtype)
 
 
-@torch_liar("EMB-8", says="elements differ) [torch gradient on cpu, float32-to-bfloat16", cases=("narrowed",))
+@torch_liar("EMB-8", says="elements differ) ", cases=("narrowed",))
 def cotangent_narrowed_first(run, ids, cotangent, vocab_size, *, memory, **options):
     return run(ids, cotangent.to(torch.bfloat16), vocab_size, **options)
 
@@ -199,24 +254,24 @@ def last_token_left_out(run, ids, cotangent, vocab_size, *, memory, **options):
     return run(ids.reshape(-1)[:-1], cotangent.reshape(ids.numel(), -1)[:-1], vocab_size, **options)
 
 
-@torch_liar("EMB-8", says="out[0, 7]: got ", cases=("plain",))
+@torch_liar("EMB-8", says="gradient[0, 7]: got ", cases=("plain",))
 def last_column_wrong(run, ids, cotangent, vocab_size, *, memory, **options):
     out = run(ids, cotangent, vocab_size, **options)
     _ints(out)[~_untouched(ids, vocab_size), -1] ^= 1
     return out
 
 
-@torch_liar("EMB-8", "EMB-9", says="float32, on cpu, expected shape (40, 8), bfloat16, on cpu", cases=("narrowed",))
+@torch_liar("EMB-8", says="float32, on cpu, expected shape (40, 8), bfloat16, on cpu", cases=("narrowed",))
 def result_in_the_cotangents_dtype(run, ids, cotangent, vocab_size, *, memory, dtype, padding_idx):
     return run(ids, cotangent, vocab_size, dtype=cotangent.dtype, padding_idx=padding_idx)
 
 
-@torch_liar("EMB-8", "EMB-9", says="out: got shape (41, 8), bfloat16, on cpu", cases=("plain",))
+@torch_liar("EMB-8", "EMB-9", says="gradient: got shape (41, 8), bfloat16, on cpu", cases=("plain",))
 def one_row_too_many(run, ids, cotangent, vocab_size, *, memory, **options):
     return run(ids, cotangent, vocab_size + 1, **options)
 
 
-@torch_liar("EMB-8", "EMB-9", "EMB-10", says="out: got RuntimeError: no kernel, expected a result [torch gradient on")
+@torch_liar("EMB-8", "EMB-10", says="gradient: got RuntimeError: no kernel, expected a result ")
 def always_raises(run, ids, cotangent, vocab_size, *, memory, **options):
     raise RuntimeError("no kernel")
 
@@ -225,7 +280,7 @@ def always_raises(run, ids, cotangent, vocab_size, *, memory, **options):
 
 
 @torch_liar(
-    "EMB-9", "EMB-8", says="out[0, 0]: got 0x8000, expected 0x0000 (0 ulp; 24 of 24 elements differ)", cases=("plain",)
+    "EMB-9", says="got 0x8000, expected +0 in a row that no id names (24 of 24 elements differ)", cases=("plain",)
 )
 def untouched_rows_minus_zero(run, ids, cotangent, vocab_size, *, memory, **options):
     out = run(ids, cotangent, vocab_size, **options)
@@ -234,7 +289,7 @@ def untouched_rows_minus_zero(run, ids, cotangent, vocab_size, *, memory, **opti
 
 
 @torch_liar(
-    "EMB-9", "EMB-8", says="out[2, 7]: got 0x7fc0, expected 0x0000 (NaN; 1 of 24 elements differ)", cases=("plain",)
+    "EMB-9", says="got 0x7fc0, expected +0 in a row that no id names (1 of 24 elements differ)", cases=("plain",)
 )
 def last_untouched_element_not_written(run, ids, cotangent, vocab_size, *, memory, **options):
     out = run(ids, cotangent, vocab_size, **options)
@@ -242,7 +297,7 @@ def last_untouched_element_not_written(run, ids, cotangent, vocab_size, *, memor
     return out
 
 
-@torch_liar("EMB-9", "EMB-8", says="out[0, 0]: got 0x", cases=("padding",))
+@torch_liar("EMB-9", says="gradient[0, 0]: got 0x", cases=("padding",))
 def padding_counted(run, ids, cotangent, vocab_size, *, memory, dtype, padding_idx):
     return run(ids, cotangent, vocab_size, dtype=dtype)
 
@@ -279,7 +334,7 @@ def sum_of_minus_zeros_is_minus_zero(run, ids, cotangent, vocab_size, *, memory,
 # EMB-10: the same tokens otherwise
 
 
-@torch_liar("EMB-10", "EMB-8", says="condition permuted 0]")
+@torch_liar("EMB-10", "EMB-8", says="condition permuted")
 def summed_in_float32_one_after_the_other(run, ids, cotangent, vocab_size, *, memory, dtype, padding_idx):
     return _in_turn(ids, cotangent, vocab_size, torch.float32, padding_idx).to(dtype)
 
@@ -291,38 +346,38 @@ def second_call_wrong(run, ids, cotangent, vocab_size, *, memory, **options):
     return _flipped(out) if memory["calls"] == 2 else out
 
 
-@torch_liar("EMB-10", says="condition layout, one token a row]")
+@torch_liar("EMB-10", says="with ids (256, 1)")
 def batch_of_single_tokens_wrong(run, ids, cotangent, vocab_size, *, memory, **options):
     out = run(ids, cotangent, vocab_size, **options)
     return _flipped(out) if ids.shape[1:] == (1,) else out
 
 
-@torch_liar("EMB-10", says="condition layout, strided]")
+@torch_liar("EMB-10", says="strided")
 def stride_of_the_cotangent_ignored(run, ids, cotangent, vocab_size, *, memory, **options):
     if cotangent.stride(-1) == 2:
         cotangent = cotangent.as_strided(cotangent.shape, (cotangent.shape[-1], 1))
     return run(ids, cotangent, vocab_size, **options)
 
 
-@torch_liar("EMB-10", says="condition layout, strided]")
+@torch_liar("EMB-10", says="strided")
 def stride_of_the_ids_ignored(run, ids, cotangent, vocab_size, *, memory, **options):
     return run(ids.as_strided(ids.shape, torch.empty(ids.shape).stride()), cotangent, vocab_size, **options)
 
 
-@torch_liar("EMB-10", says="condition layout, transposed]")
+@torch_liar("EMB-10", says="transposed")
 def transposed_cotangent_read_row_by_row(run, ids, cotangent, vocab_size, *, memory, **options):
     if cotangent.stride(0) == 1:
         cotangent = cotangent.as_strided(cotangent.shape, (cotangent.shape[-1], 1))
     return run(ids, cotangent, vocab_size, **options)
 
 
-@torch_liar("EMB-10", says="condition padding, id 0]")
+@torch_liar("EMB-10", says="among padding of id 0")
 def padding_with_the_first_id_counts(run, ids, cotangent, vocab_size, *, memory, **options):
     out = run(ids, cotangent, vocab_size, **options)
     return _flipped(out) if ids.shape[1:] == (2,) and not ids[:, 1].any() else out
 
 
-@torch_liar("EMB-10", says="condition padding, id 39]")
+@torch_liar("EMB-10", says="among padding of id 39")
 def padding_with_the_last_id_counts(run, ids, cotangent, vocab_size, *, memory, **options):
     out = run(ids, cotangent, vocab_size, **options)
     return _flipped(out) if ids.shape[1:] == (2,) and (ids[:, 1] == vocab_size - 1).all() else out
@@ -331,14 +386,14 @@ def padding_with_the_last_id_counts(run, ids, cotangent, vocab_size, *, memory, 
 # EMB-5: inputs written
 
 
-@torch_liar("EMB-5", says="cotangent: got other bits after the call, expected the same [torch grad_weight on cpu, ")
+@torch_liar("EMB-5", says="cotangent: got other ")
 def cotangent_scaled_in_place(run, ids, cotangent, vocab_size, *, memory, **options):
     out = run(ids, cotangent, vocab_size, **options)
     cotangent.mul_(0.5)
     return out
 
 
-@torch_liar("EMB-5", says="token_ids: got other bits after the call, expected the same [torch grad_weight on cpu, ")
+@torch_liar("EMB-5", says="token_ids: got other ")
 def ids_sorted_in_place(run, ids, cotangent, vocab_size, *, memory, **options):
     out = run(ids, cotangent, vocab_size, **options)
     ids.copy_(ids.reshape(-1).sort().values.reshape(ids.shape))
@@ -346,7 +401,7 @@ def ids_sorted_in_place(run, ids, cotangent, vocab_size, *, memory, **options):
 
 
 @torch_liar(
-    "EMB-5", says="token_ids and cotangent: got other bits after the call, expected the same [torch grad_weight"
+    "EMB-5", says="token_ids: got other "
 )
 def strided_inputs_cleared(run, ids, cotangent, vocab_size, *, memory, **options):
     out = run(ids, cotangent, vocab_size, **options)
@@ -356,7 +411,7 @@ def strided_inputs_cleared(run, ids, cotangent, vocab_size, *, memory, **options
 
 
 @torch_liar(
-    "EMB-5", says="got other bits after the call, expected the same [torch grad_rows on cpu, ", verb="grad_rows"
+    "EMB-5", says="got other ", verb="grad_rows"
 )
 def cotangent_scaled_by_the_rows(run, ids, cotangent, *, memory, **options):
     out = run(ids, cotangent, **options)
@@ -380,7 +435,7 @@ class _Wrapped:
         return self.honest.result(dtype)
 
 
-@torch_liar("EMB-5", says="expected the same [torch GradAccumulator.add on cpu, ", verb="accumulator")
+@torch_liar("EMB-5", says="expected the same ", verb="accumulator")
 def cotangent_scaled_by_the_accumulator(run, *shape, memory, **options):
     class Scaling(_Wrapped):
         def add(self, ids, cotangent):
@@ -390,7 +445,7 @@ def cotangent_scaled_by_the_accumulator(run, *shape, memory, **options):
     return Scaling(run(*shape, **options))
 
 
-@torch_liar("EMB-5", says="expected the same [torch gradient of forward on cpu, ", verb="forward")
+@torch_liar("EMB-5", says="expected the same ", verb="forward")
 def cotangent_scaled_in_the_backward_pass(run, ids, table, *, memory):
     class Scaling(torch.autograd.Function):
         @staticmethod
@@ -409,19 +464,19 @@ def cotangent_scaled_in_the_backward_pass(run, ids, table, *, memory):
 # Other forms of the gradient
 
 
-@torch_liar("EMB-8", says="cancelling-40x8-zipf-256, rows]", verb="grad_rows")
+@torch_liar("EMB-8", says="cancelling-40x8-zipf-256", verb="grad_rows")
 def row_ids_backwards(run, ids, cotangent, *, memory, **options):
     row_ids, rows = run(ids, cotangent, **options)
     return row_ids.flip(0), rows
 
 
-@torch_liar("EMB-8", says="cancelling-40x8-zipf-256, rows]", verb="grad_rows")
+@torch_liar("EMB-8", says="cancelling-40x8-zipf-256", verb="grad_rows")
 def last_row_left_out(run, ids, cotangent, *, memory, **options):
     row_ids, rows = run(ids, cotangent, **options)
     return row_ids[:-1], rows[:-1]
 
 
-@torch_liar("EMB-8", says="every-256-padding0, rows]", verb="grad_rows", cases=("padding",))
+@torch_liar("EMB-9", says="every-256-padding0", verb="grad_rows", cases=("padding",))
 def padding_among_the_rows(run, ids, cotangent, *, memory, dtype, padding_idx, vocab_size):
     return run(ids, cotangent, dtype=dtype, vocab_size=vocab_size)
 
@@ -434,7 +489,7 @@ def rows_taken_out_of_a_whole_table(run, ids, cotangent, *, memory, vocab_size, 
     return row_ids, table[row_ids]
 
 
-@torch_liar("EMB-8", "EMB-10", says="cancelling-40x8-zipf-256, accumulated]", verb="accumulator")
+@torch_liar("EMB-8", "EMB-10", says="cancelling-40x8-zipf-256", verb="accumulator")
 def micro_batches_rounded(run, vocab_size, hidden, device, *, memory, **options):
     class Rounding:
         def __init__(self):
@@ -454,7 +509,7 @@ def micro_batches_rounded(run, vocab_size, hidden, device, *, memory, **options)
     return Rounding()
 
 
-@torch_liar("EMB-10", says="condition split 0]", verb="accumulator")
+@torch_liar("EMB-10", says="condition split", verb="accumulator")
 def second_rank_not_merged(run, *shape, memory, **options):
     class Forgetful(_Wrapped):
         merged = False
@@ -467,22 +522,22 @@ def second_rank_not_merged(run, *shape, memory, **options):
     return Forgetful(run(*shape, **options))
 
 
-@torch_liar("EMB-8", says="every-256-padding0, accumulated]", verb="accumulator", cases=("padding",))
+@torch_liar("EMB-9", says="every-256-padding0", verb="accumulator", cases=("padding",))
 def padding_accumulated(run, *shape, memory, padding_idx):
     return run(*shape)
 
 
-@torch_liar("EMB-8", says="cancelling-40x8-zipf-256, through forward]", verb="forward")
+@torch_liar("EMB-8", says="cancelling-40x8-zipf-256", verb="forward")
 def differentiated_by_the_framework(run, ids, table, *, memory):
     return F.embedding(ids, table)
 
 
-@torch_liar("EMB-8", says="256, through forward_fp32]", verb="forward_fp32", cases=("narrowed",))
+@torch_liar("EMB-8", says="256", verb="forward_fp32", cases=("narrowed",))
 def differentiated_by_the_framework_in_float32(run, ids, table, *, memory):
     return F.embedding(ids, table).float()
 
 
-@torch_liar("EMB-8", says="out: got NoGradientError: gradient: got an output that requires no gradient", verb="forward")
+@torch_liar("EMB-8", "EMB-9", says="NoGradientError: gradient: got an output that requires no gradient", verb="forward")
 def not_differentiable(run, ids, table, *, memory):
     return run(ids, table.detach())
 
@@ -490,13 +545,13 @@ def not_differentiable(run, ids, table, *, memory):
 # JAX alone has a trace, and ids that stay NumPy's.
 
 
-@jax_liar("EMB-10", says="condition mode jit]")
+@jax_liar("EMB-8", "EMB-9", says="traced")
 def jitted_wrong(run, ids, cotangent, vocab_size, *, memory, **options):
     out = run(ids, cotangent, vocab_size, **options)
     return -out if isinstance(ids, jax.core.Tracer) else out
 
 
-@jax_liar("EMB-5", says="token_ids: got other bits after the call, expected the same [jax grad_weight on cpu, ")
+@jax_liar("EMB-5", says="token_ids: got other ")
 def host_ids_rewritten(run, ids, cotangent, vocab_size, *, memory, **options):
     out = run(ids, cotangent, vocab_size, **options)
     if isinstance(ids, np.ndarray):
@@ -505,7 +560,7 @@ def host_ids_rewritten(run, ids, cotangent, vocab_size, *, memory, **options):
 
 
 @jax_liar(
-    "EMB-9", "EMB-8", says="out[0, 0]: got 0x8000, expected 0x0000 (0 ulp; 24 of 24 elements differ)", cases=("plain",)
+    "EMB-9", says="got 0x8000, expected +0 in a row that no id names (24 of 24 elements differ)", cases=("plain",)
 )
 def untouched_rows_minus_zero_too(run, ids, cotangent, vocab_size, *, memory, **options):
     out = run(ids, cotangent, vocab_size, **options)

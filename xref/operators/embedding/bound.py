@@ -62,27 +62,32 @@ def exact_of(ids: Ids, cotangent: Bits, source: FloatFormat) -> Exact:
     field = (magnitude >> source.uint.type(source.mantissa_bits)).astype(np.int64)
     significand = (magnitude & source.uint.type(source.mantissa)).astype(np.int64)
     significand |= np.where(field > 0, np.int64(source.mantissa + 1), 0)
-    shift = np.maximum(field - 1, 0)
-    values = np.where(finite, significand, 0).astype(object) << np.where(finite, shift, 0).astype(object)
+    significand = np.where(finite, significand, 0)
+    shift = np.where(significand > 0, np.maximum(field - 1, 0), 0)
+    low = int(shift[significand > 0].min(initial=int(shift.max(initial=0))))
+    width = int(shift.max(initial=0)) - low + source.mantissa_bits + 1 + flat.size.bit_length()
+    kind: Any = np.int64 if width < 63 else object  # the machine's integers where they hold any sum
+    values = significand.astype(kind) << np.maximum(shift - low, 0).astype(kind)
     negative = (elements & source.uint.type(source.sign)) != 0
     shape = (rows.size, elements.shape[1])
-    sums, magnitudes = np.zeros(shape, object), np.zeros(shape, object)
+    sums, magnitudes = np.zeros(shape, kind), np.zeros(shape, kind)
     np.add.at(sums, places, np.where(negative, -values, values))
     np.add.at(magnitudes, places, values)
     nans, plus, minus = (np.zeros(shape, np.int64) for _ in range(3))
-    np.add.at(nans, places, bit.is_nan(elements, source).astype(np.int64))
-    infinities = bit.is_inf(elements, source)
-    np.add.at(plus, places, (infinities & ~negative).astype(np.int64))
-    np.add.at(minus, places, (infinities & negative).astype(np.int64))
+    if not finite.all():
+        np.add.at(nans, places, bit.is_nan(elements, source).astype(np.int64))
+        infinities = bit.is_inf(elements, source)
+        np.add.at(plus, places, (infinities & ~negative).astype(np.int64))
+        np.add.at(minus, places, (infinities & negative).astype(np.int64))
     is_nan = (nans > 0) | ((plus > 0) & (minus > 0))
     return Exact(
         rows=rows,
         counts=counts,
-        sums=sums,
-        magnitudes=magnitudes,
+        sums=sums.astype(object),
+        magnitudes=magnitudes.astype(object),
         nan=is_nan,
         infinite=np.where(is_nan, 0, (plus > 0).astype(np.int64) - (minus > 0)),
-        quantum=source.quantum,
+        quantum=source.quantum + low,
     )
 
 

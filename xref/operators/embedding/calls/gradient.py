@@ -118,9 +118,14 @@ class Gradient(Call, frozen=True, kw_only=True, tag="gradient"):
         return SPECIAL if self.values in SPECIALS else SUMS
 
     def arrays(self) -> tuple[Ids, Bits]:
-        """Return the token ids, `S`, and the bits of the cotangents, `S + (H,)`."""
-        ids = make_ids(self.ids, self.shape, self.vocab, self.id_dtype)
-        return ids, make_cotangent(self.values, self.shape, self.hidden, FORMATS[self.source], seed=self.seed)
+        """Return the token ids, `S`, and the bits of the cotangents, `S + (H,)`; both are read-only."""
+        return _arrays(self.inputs)
+
+    @property
+    def inputs(self) -> Gradient:
+        """What the arrays depend on: the same for all verbs and results."""
+        kept = ("source", "values", "vocab", "hidden", "ids", "shape", "seed", "id_dtype")
+        return Gradient(check="", verb="", result=self.source, **{name: getattr(self, name) for name in kept})
 
     def script(self, exam: Exam) -> Script:
         """Return an ordinary call where only that tells whether there is a gradient, the plain and the varied call."""
@@ -316,6 +321,14 @@ class AroundGradient(Call, frozen=True, kw_only=True):
         """Return the same around a plain call of another size."""
         plain = self.plain.resized(name, size)
         return None if plain is None else msgspec.structs.replace(self, plain=plain)
+
+
+@functools.lru_cache(512)  # of a whole sweep, for the next verb
+def _arrays(call: Gradient) -> tuple[Ids, Bits]:
+    ids = make_ids(call.ids, call.shape, call.vocab, call.id_dtype)
+    cotangent = make_cotangent(call.values, call.shape, call.hidden, FORMATS[call.source], seed=call.seed)
+    ids.flags.writeable = cotangent.flags.writeable = False
+    return ids, cotangent
 
 
 @functools.lru_cache(128)

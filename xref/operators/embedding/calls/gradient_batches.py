@@ -255,7 +255,7 @@ class GradientDtypes(Call, frozen=True, kw_only=True, tag="gradient-dtypes"):
         return Script(dtype="float64" if wide else self.calls[0].source, steps=tuple(steps))
 
     def judge(self, script: Script, replies: Replies, exam: Exam) -> Seen:
-        """Judge whether dtypes lack what another has; float8 may."""
+        """Judge each, and whether dtypes lack what another has; float8 may."""
         seen = Seen()
         runs = [replies.of(f"{n} gradient") for n in range(len(self.calls))]
         there = any(isinstance(run, Output) for run in runs)
@@ -266,6 +266,14 @@ class GradientDtypes(Call, frozen=True, kw_only=True, tag="gradient-dtypes"):
                 seen.fail(self.check, f"gradient: got {lack}, expected one as for other dtypes", 0, suspect)
             elif lack:
                 seen.skipped[self.check] = lack
+            else:
+                own = Seen()
+                got = call.formed(own, run, self.check, exam)
+                if got is not None:
+                    sums.judge(call, own, got, call.arrays(), exam)
+                seen.failures += [dataclasses.replace(failure, call=call) for failure in own.failures]
+                for check, elements in own.passed.items():
+                    seen.ok(check, elements)
         return seen
 
     def plainer(self) -> Iterator[Call]:

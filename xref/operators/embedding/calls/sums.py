@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -61,8 +62,16 @@ def judge(call: Gradient, seen: Seen, got: Bits, inputs: tuple[Ids, Bits], exam:
 
 def known(call: Gradient, ids: Ids, cotangent: Bits) -> Exact:
     """Return what is known of the exact sums of `S + (H,)` cotangents; tokens of `padding_idx` do not count."""
+    own = call.arrays()
+    if call.padding_idx is None and ids is own[0] and cotangent is own[1]:
+        return _known(call.inputs)
     counted = ids != (-1 if call.padding_idx is None else call.padding_idx)
     return exact_of(ids[counted], cotangent[counted], FORMATS[call.source])
+
+
+@functools.lru_cache(512)
+def _known(inputs: Gradient) -> Exact:
+    return exact_of(*inputs.arrays(), FORMATS[inputs.source])
 
 
 def answer(call: Gradient, ids: Ids, cotangent: Bits) -> Bits:
