@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.helpers import NUMPY_DTYPES, assert_same_bits, load, run_golden
-from test_compiled import needs_tpu_compiler, report_for_tpus
+from support.tpus import needs_tpu_compiler, report_for_tpus
 
 import xref as package
 from xref import bits
 from xref.bits import FORMATS
-from xref.inputs import make_ids, make_table
 from xref.engine.outcomes import Outcome
+from xref.inputs import make_ids, make_table
 from xref.targets import load_target
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -3,46 +3,13 @@
 from __future__ import annotations
 
 import functools
-import os
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import pytest
+from support.processes import fresh
 
 import xref
 
 HEAVY = ("torch", "jax", "numpy", "ml_dtypes", "msgspec", "typer", "rich", "safetensors")
-
-
-def fresh(*parts: str, blocked: tuple[str, ...] = ()) -> str:
-    """Run code in a new interpreter in which some packages cannot be imported, and return what it prints."""
-    block = f"""
-        import sys
-
-        class Blocker:
-            def find_spec(self, name, path=None, target=None):
-                if name.partition(".")[0] in {blocked!r}:
-                    raise ModuleNotFoundError(f"No module named {{name!r}}: blocked", name=name)
-
-        sys.meta_path.insert(0, Blocker())
-
-        def loaded(*names):
-            return sorted(name for name in names if name in sys.modules)
-    """
-    # The package that is tested here, wherever it is: a source tree or an installed wheel.
-    root = str(Path(xref.__file__).parents[1])
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(map(textwrap.dedent, (block, *parts)))],
-        env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 def test_importing_xref_loads_nothing_but_itself_and_little_of_python():

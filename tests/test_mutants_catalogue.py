@@ -12,7 +12,7 @@ import pytest
 from mutants.embedding import JAX_MUTANTS, TORCH_MUTANTS
 from mutants.embedding_right import RIGHT_JAX, RIGHT_TORCH
 from support.helpers import FRAMEWORKS, answer, assert_same_bits, load, special_rows
-from test_imports import fresh
+from support.processes import fresh
 
 from xref import bits
 from xref.bits import FORMATS

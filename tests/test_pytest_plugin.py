@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import inspect
-import os
 import pydoc
 import re
-import subprocess
-import sys
 import tempfile
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 from support.judge_reports import report_of
 from support.kernels import RIGHT, WRONG
-from test_imports import fresh
+from support.processes import fresh, run_pytest
 
 import xref
 from xref import operators, pytest_plugin
@@ -25,8 +20,6 @@ from xref.engine.outcomes import Outcome
 
 needs_torch = pytest.mark.torch
 CHECKS = [check.id for check in operators.find("embedding").checks]
-ROOT = Path(xref.__file__).parents[1]
-REGISTERED = any(point.value == "xref.pytest_plugin" for point in importlib.metadata.entry_points(group="pytest11"))
 TEST = """
 import xref
 from k import kernel
@@ -39,30 +32,6 @@ def test_kernel(check):
 GRADED = ("EMB-10/permuted", "EMB-10/split")
 
 
-def run(folder, *args):
-    """Run pytest in a folder and a process of its own; return it and what came of each test, by its name."""
-    plugin = () if REGISTERED else ("-p", "xref.pytest_plugin")
-    env = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
-    path = os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", "-rA", "--junit-xml=out.xml", *args],
-        cwd=folder,
-        env=env | {"PYTHONPATH": path, "COLUMNS": "1000"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    cases = {}
-    if (folder / "out.xml").exists():
-        for case in ET.parse(folder / "out.xml").iter("testcase"):
-            outcome = case[0].tag if len(case) else "passed"
-            if outcome == "skipped" and case[0].get("type") == "pytest.xfail":
-                outcome = "xfailed"
-            cases[case.get("name")] = (outcome, case[0].get("message") or "" if len(case) else "")
-    return done, cases
-
-
 @functools.cache
 def of_kernel(kernel, more=""):
     """Run a kernel's tests once for all that look at them."""
@@ -71,7 +40,7 @@ def of_kernel(kernel, more=""):
         (folder / "pytest.ini").write_text("[pytest]\n")
         (folder / "k.py").write_text(kernel)
         (folder / "test_k.py").write_text(TEST.replace("{more}", more))
-        return run(folder)
+        return run_pytest(folder)
 
 
 def of(check):
@@ -146,7 +115,7 @@ def test_a_device_that_is_not_there_fails_every_test():
 def test_a_name_that_does_not_exist_is_an_error_and_no_pass(tmp_path):
     (tmp_path / "k.py").write_text("kernel = None\n")
     (tmp_path / "test_k.py").write_text(TEST.replace("{more}", ", require=('EMB-13',)"))
-    done, cases = run(tmp_path)
+    done, cases = run_pytest(tmp_path)
     assert done.returncode == 1
     assert {outcome for outcome, _ in cases.values()} == {"failure"}
     assert len(cases) == len(CHECKS)
@@ -156,14 +125,14 @@ def test_settings_of_the_project_and_the_tier_count(tmp_path):
     (tmp_path / "pyproject.toml").write_text('[tool.xref.expect-fail]\nEMB-13 = "none"\n')
     (tmp_path / "k.py").write_text("kernel = None\n")
     (tmp_path / "test_k.py").write_text(TEST.replace("{more}", ""))
-    _, cases = run(tmp_path)
+    _, cases = run_pytest(tmp_path)
     assert all("--expect-fail: got 'EMB-13', expected a clause" in told for _, told in cases.values())
     (tmp_path / "pyproject.toml").write_text('[tool.xref]\nout-of-range = "clip"\n')
-    _, cases = run(tmp_path)
+    _, cases = run_pytest(tmp_path)
     assert all("[tool.xref] out-of-range: got 'clip', expected one of raise" in told for _, told in cases.values())
     (tmp_path / "test_k.py").write_text(TEST.replace("{more}", "").replace('"smoke"', '"none"'))
     (tmp_path / "pyproject.toml").unlink()
-    _, cases = run(tmp_path)
+    _, cases = run_pytest(tmp_path)
     assert all("--tier: got 'none', expected one of smoke, standard" in told for _, told in cases.values())
 
 
@@ -179,7 +148,7 @@ def test_the_public_names_are_shown_and_say_what_they_take():
 
 def test_tests_without_a_kernel_have_no_header(tmp_path):
     (tmp_path / "test_it.py").write_text("def test_it():\n    pass\n")
-    done, cases = run(tmp_path)
+    done, cases = run_pytest(tmp_path)
     assert (done.returncode, cases) == (0, {"test_it": ("passed", "")})
     assert "xref judges" not in done.stdout
 

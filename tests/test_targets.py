@@ -13,7 +13,7 @@ import textwrap
 import pytest
 from support.helpers import forget_modules, raises
 
-from xref import errors, targets
+from xref import errors
 from xref.targets import load_target
 
 KERNEL = """

@@ -20,19 +20,25 @@ import tempfile
 
 from rich.console import Console
 
-from xref.contracts import embedding as contract
-from xref.judge import report
-from xref.judge.checks import CHECKS
-from xref.judge.verify import verify
+from xref import operators
+from xref.verifying.report import show
+from xref.verifying.verify import verify
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGES = ("README.md", "docs/contracts/embedding.md", "docs/judging-a-kernel.md")
+PAGES = (
+    "README.md",
+    "docs/contracts/embedding.md",
+    "docs/goldens.md",
+    "docs/judging-a-kernel.md",
+    "docs/verifying.md",
+)
+EMBEDDING = operators.find("embedding")
 _VERIFY = re.compile(r"(<!-- verify-output -->\n```text\n).*?(\n```)", re.DOTALL)
 _CLAUSES = re.compile(r"(<!-- clauses -->\n).*?(\n\n)", re.DOTALL)
 _CHECKS = re.compile(r"(<!-- checks -->\n).*?(\n\n)", re.DOTALL)
 STEPS = re.compile(
     r"<!-- file: (?P<file>[\w.]+)(?P<more>, more)? -->\n```\w+\n(?P<content>.*?)```"
-    r"|(?P<head><!-- judged: (?P<checks>[^>]+) -->\n```console\n\$ xref (?P<command>[^\n]+)\n).*?\n```",
+    r"|(?P<head><!-- judged: (?P<checks>[^>]+) -->\n```console\n\$ xref (?P<command>[^\n]+)\n)(?:.*?\n)??```",
     re.DOTALL,
 )
 
@@ -40,21 +46,21 @@ STEPS = re.compile(
 def verify_output() -> str:
     """Return what `xref verify --tier smoke --dtype bfloat16 --device cpu` prints into a pipe."""
     printed = io.StringIO()
-    report.show(verify(tier="smoke", dtype=("bfloat16",), device=("cpu",)), Console(file=printed, width=120))
+    show(verify(tier="smoke", dtype=("bfloat16",), device=("cpu",)), Console(file=printed, width=120))
     return "\n".join(line.rstrip() for line in printed.getvalue().strip("\n").splitlines())
 
 
 def clause_table() -> str:
     """Return the clauses as a Markdown table."""
-    rows = [f"| {clause.id} {clause.title} | {clause.statement} |" for clause in contract.CLAUSES]
+    rows = [f"| {clause.id} {clause.title} | {clause.statement} |" for clause in EMBEDDING.clauses]
     return "\n".join(["| clause | what must hold |", "|---|---|", *rows])
 
 
 def check_table() -> str:
     """Return the checks of a judge as a Markdown table, a row for each judgment."""
     rows = []
-    for judgment in dict.fromkeys(check.judgment for check in CHECKS):
-        some = [check for check in CHECKS if check.judgment == judgment]
+    for judgment in dict.fromkeys(check.judgment for check in EMBEDDING.checks):
+        some = [check for check in EMBEDDING.checks if check.judgment == judgment]
         required = ", ".join(check.id for check in some if check.required)
         rows.append(f"| {judgment} | {required} | {', '.join(check.id for check in some if not check.required)} |")
     return "\n".join(["| judgment | required | graded |", "|---|---|---|", *rows])
@@ -84,7 +90,7 @@ def judged(command: str, checks: list[str], folder: pathlib.Path) -> str:
             shown.append(line)
         elif not shown or shown[-1] != "...":
             shown.append("...")
-    return "\n".join([*shown, statement]).lstrip("\n")
+    return "\n".join([*shown, statement]).lstrip("\n").replace("...\n\n...\n", "...\n")
 
 
 def in_order(text: str) -> str:

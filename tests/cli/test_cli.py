@@ -261,6 +261,11 @@ def test_an_absent_device_is_exit_2(few):
     )
 
 
+def test_an_unknown_operator_is_exit_2():
+    known = ", ".join(operators.names())
+    assert stopped(2, "verify", "--operator", "sum") == f"operator: got 'sum', expected one of {known} [verify]"
+
+
 @pytest.mark.parametrize("option", ["--tensor", "--ids"])
 def test_a_tensor_or_ids_without_weights_are_exit_2(option):
     assert stopped(2, "verify", option, "w") == (
@@ -411,7 +416,7 @@ operators.find = lambda name: chosen
 """
 
 
-@pytest.mark.parametrize("missing", frameworks.FRAMEWORKS)
+@pytest.mark.parametrize("missing", ["torch", pytest.param("jax", marks=needs_torch)])  # the first missing one is told
 def test_a_process_without_a_framework_confirms_nothing(missing):
     assert finished(ALONE.format(missing=missing), "verify") == (
         2,

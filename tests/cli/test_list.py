@@ -22,6 +22,7 @@ SPLIT = "summed in parts, and the parts added"
         ("checks", ["check", "judgment", "required", "what"], ["EMB-10/split", "gradient_invariance", "graded"]),
         ("cases", ["case", "tier"], ["bfloat16-tagged-300x33-zipf-257-int64", "smoke"]),
         ("faults", ["fault", "looks", "report"], ["ids-clamped"]),
+        ("operators", ["operator", "contract", "verbs", "goldens"], ["embedding", "1", "forward, forward_fp32"]),
         ("kernels", ["kernel", "operator", "framework", "devices", "priority", "from"],
          ["native", "embedding", "torch", "cuda, rocm, tpu, cpu", "0", "xref"]),
     ],

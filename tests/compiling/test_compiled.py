@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.commands import MAIN, stopped, xref
+from support.commands import stopped, xref
+from support.tpus import for_tpus, needs_tpu_compiler, report_for_tpus
 
-import xref as package
 from xref import errors, operators
 from xref.compiling.compile import Options, compile_kernel
 from xref.compiling.report import GRADIENT, CompiledProgram, CompileReport
 
 pytestmark = pytest.mark.jax
-needs_tpu_compiler = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="the TPU's compiler is not installed: pip install 'xref[tpu]'"
-)
 
 SIZES = {"vocab": 512, "hidden": 64, "tokens": 32}
 SMALL_TABLE = (
@@ -220,22 +214,6 @@ def test_a_topology_without_its_compiler_says_what_to_install(forms, monkeypatch
 
 
 # ----- for TPUs -------------------------------------------------------------------------------------------------------
-
-
-def for_tpus(*args):
-    """Run the command in a Python of its own: JAX reads the settings for it once, when it is imported."""
-    root = str(Path(package.__file__).parents[1])
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-c", MAIN, "compile", *map(str, args)]
-    return subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=False, timeout=300
-    )
-
-
-def report_for_tpus(*args):
-    done = for_tpus(*args, "--json", "r.json")
-    assert done.returncode in (0, 1), done.stderr
-    return done.returncode, json.loads(Path("r.json").read_text())
 
 
 @pytest.fixture(scope="module")

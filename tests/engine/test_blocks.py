@@ -1,5 +1,3 @@
-import zlib
-
 import numpy as np
 import pytest
 
@@ -35,13 +33,24 @@ def test_the_signs_of_nan_and_zero_count():
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_checksums_are_those_of_the_blocks(size, monkeypatch):
-    array = (np.arange(size, dtype=np.uint64) * 2654435761 % 2**32).astype(np.uint32)
-    parts = [array[start : start + blocks._BLOCK] for start in range(0, max(size, 1), blocks._BLOCK)]
-    expected = tuple(zlib.crc32(block.tobytes()) for block in parts)
-    assert blocks.checksums(array) == expected
+@pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "u8"])
+def test_checksums_change_with_any_element_and_not_with_the_number_of_threads(size, dtype, monkeypatch):
+    array = (np.arange(size, dtype=np.uint64) * 2654435761).astype(dtype)
+    sums = blocks.checksums(array)
+    for place in {0, size // 2, size - 1} if size else ():
+        for bit in (0, array.itemsize * 8 - 1):
+            other = array.copy()
+            other[place] ^= array.dtype.type(1 << bit)
+            assert blocks.checksums(other) != sums
     monkeypatch.setattr(blocks, "threads", lambda: 1)
-    assert blocks.checksums(array) == expected
+    assert blocks.checksums(array) == sums
+
+
+def test_a_swap_of_two_elements_changes_the_checksums():
+    array = np.arange(100, dtype=np.uint32)
+    other = array.copy()
+    other[[3, 50]] = array[[50, 3]]
+    assert blocks.checksums(array) != blocks.checksums(other)
 
 
 def test_a_swap_of_two_blocks_changes_the_checksums():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.helpers import raises
-from test_imports import fresh
+from support.processes import fresh
 
 from xref import errors, operators
 from xref.bits import FORMATS

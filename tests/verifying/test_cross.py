@@ -31,9 +31,7 @@ GRADIENTS = gradient_cases.cases(Tier.EXHAUSTIVE)
 def run_of(goldens, checks, dtype, tier, name):
     """Return the run of the calls of one name, made."""
     plan = Plan()
-    everyone = [
-        Examined(each, Exam(traits=each.traits, tier=tier, dtypes=(dtype,), pinned=True)) for each in goldens
-    ]
+    everyone = [Examined(each, Exam(traits=each.traits, tier=tier, dtypes=(dtype,), pinned=True)) for each in goldens]
     for check in checks:
         parts = [
             (each, [call for call in check.calls(each.exam) if getattr(call, "id", "") == name]) for each in everyone

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 from support.checkpoints import checkpoint
+from support.few import few as few_of_all
 
 from xref import errors, operators, verify
 from xref.bits import FORMATS
@@ -72,20 +73,9 @@ def on_cpu(monkeypatch):
     pretend(monkeypatch, torch=("cpu",), jax=("cpu",))
 
 
-# An operator with the embedding's accuracy alone, on few of its cases.
-
-
-def few_of(check):
-    """Return a check cut down to three cases: one of 257 ids, one of none, one 0-dimensional."""
-    return dataclasses.replace(check, calls=lambda exam: (call for call in check.calls(exam) if call.vocab in (5, 300)))
-
-
 @pytest.fixture
 def few():
-    checks = tuple(few_of(check) if check.id in ("EMB-1", "EMB-2") else check for check in EMBEDDING.checks)
-    chosen = [check for check in checks if check.id in ("EMB-1", "EMB-2", "EMB-3", "EMB-5")]
-    named = [next(check for check in EMBEDDING.checks if check.id == "EMB-6")]
-    return dataclasses.replace(EMBEDDING, checks=(*chosen, dataclasses.replace(named[0], calls=None)))
+    return few_of_all()
 
 
 def golden(name, **lies):

@@ -85,8 +85,8 @@ def bench(
                 rounds=rounds,
                 memory=memory,
             )
-            benching.chosen(options.framework, device)  # before anybody's code is loaded
             known = operators.find(operator)
+            benching.chosen(options.framework, device)  # before anybody's code is loaded
             with progress_bar() as progress:
                 candidates = _candidates(known, targets or [], options)
                 found = benching.bench(known, options, candidates, progress=progress)

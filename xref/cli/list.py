@@ -18,11 +18,12 @@ from xref.spec import Operator, Tier
 __all__ = ["list_"]
 
 Row = tuple[str, ...]
-Listed = enum.StrEnum("Listed", {name: name for name in ("clauses", "cases", "faults", "kernels", "checks")})  # type: ignore[misc]
+_KINDS = ("clauses", "cases", "faults", "operators", "kernels", "checks")
+Listed = enum.StrEnum("Listed", {name: name for name in _KINDS})  # type: ignore[misc]
 
 
 def list_(what: Annotated[Listed, typer.Argument(help="What to list.")]) -> None:
-    """List clauses, checks, cases, faults of the catalogue, or kernels of the registry."""
+    """List operators, their clauses, checks, cases and faults, or kernels of the registry."""
     headings, rows_of = _LISTS[what]
     with command("list", "nothing was listed"):
         rows = (
@@ -56,6 +57,10 @@ def _cases(operator: Operator) -> Iterable[Row]:
     return [(each.call.id, str(each.tier)) for module in modules for each in module.cases(Tier.EXHAUSTIVE)]
 
 
+def _operators(operator: Operator) -> Iterable[Row]:
+    return [(operator.name, str(operator.version), ", ".join(operator.verbs), ", ".join(operator.goldens))]
+
+
 def _kernels() -> Iterable[Row]:
     return [
         (each.name, each.op, each.framework, ", ".join(each.devices), str(each.priority), each.problem or each.origin)
@@ -68,5 +73,6 @@ _LISTS: dict[str, tuple[Row, Callable[[Operator], Iterable[Row]] | None]] = {
     "checks": (("check", "judgment", "required", "what"), _checks),
     "cases": (("case", "tier"), _cases),
     "faults": (("fault", "looks", "report"), _faults),
+    "operators": (("operator", "contract", "verbs", "goldens"), _operators),
     "kernels": (("kernel", "operator", "framework", "devices", "priority", "from"), None),
 }

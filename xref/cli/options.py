@@ -26,4 +26,4 @@ Dtypes = Annotated[list[Dtype] | None, typer.Option("--dtype", help="Table dtype
 MainDtypes = Annotated[
     list[Dtype] | None, typer.Option("--dtype", help="Table dtype (repeatable); bfloat16 and float32.")
 ]
-OperatorName = Annotated[str, typer.Option("--operator", help="Whose kernels they are.")]
+OperatorName = Annotated[str, typer.Option("--operator", help="Which operator; `xref list operators` has them.")]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from xref.cli.files import OutputFile, check_files
-from xref.cli.options import DeviceOrAuto, Dtypes, Framework, JsonFile
+from xref.cli.options import DeviceOrAuto, Dtypes, Framework, JsonFile, OperatorName
 from xref.cli.terminal import command, console, progress_bar
 from xref.spec import Tier
 from xref.verifying import report as reports
@@ -32,6 +32,7 @@ def verify(
     tensor: Annotated[str | None, typer.Option(help="The table's name in that file.")] = None,
     ids: Annotated[Path | None, typer.Option(help="Token ids for that table: .npy, or .txt with integers.")] = None,
     json: JsonFile = None,
+    operator: OperatorName = "embedding",
 ) -> None:
     """Confirm the goldens: torch and JAX against the exact answer and each other, bit for bit."""
     files = [OutputFile("--json", json)] if json is not None else []
@@ -39,6 +40,7 @@ def verify(
         check_files(files, [path for path in (weights, ids) if path is not None])
         with progress_bar() as progress:
             report = run_verify(
+                operator=operator,
                 tier=tier,
                 framework=tuple(framework or ()),
                 device=tuple(device or ("auto",)),

@@ -77,7 +77,8 @@ def plan_of(operator: Operator, goldens: Sequence[Examined]) -> Plan:
     """Return the calls of every check of an operator for every golden.
 
     A check that yields neither a call nor a reason why there is none is expected all the same, and so will be an error.
-    One that every call is judged by is expected where a check of its clause is made, a whole clause where one of its judgment is.
+    One that every call is judged by is expected where another of its clause is made; a whole clause, where another of
+    its judgment is.
     """
     plan = Plan()
     made: dict[tuple[str, str], set[str]] = {examined.where: set() for examined in goldens}

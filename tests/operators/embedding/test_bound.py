@@ -164,9 +164,7 @@ def test_a_float32_sum_in_any_order_is_never_rejected(source, family):
 @pytest.mark.parametrize("family", ["fractions", "cancelling", "wide"])
 @pytest.mark.parametrize("count", [2, 3, 257, 1024, 4096])
 def test_nor_is_one_of_thousands_of_contributions(family, count):
-    case = gradient(
-        source="bfloat16", result="bfloat16", values=family, vocab=2, hidden=2, ids="equal", shape=(count,)
-    )
+    case = gradient(source="bfloat16", result="bfloat16", values=family, vocab=2, hidden=2, ids="equal", shape=(count,))
     ids, cotangent = case.arrays()
     known, parts = exact_of(ids, cotangent, FORMATS["bfloat16"]), floats(cotangent, "bfloat16")
     for order in ORDERS.values():

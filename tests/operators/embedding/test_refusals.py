@@ -347,14 +347,14 @@ def test_a_backward_that_puts_them_into_a_row_is_wrong(rows, fault):
     ("act", "how"),
     [(lambda *_: ctypes.string_at(0), "death by SIGSEGV"), (lambda *_: os._exit(0), "exit with code 0")],
 )
-def test_a_kernel_that_ends_the_process_is_a_verdict_and_costs_three_of_them(act, how, capfd):
+def test_a_kernel_that_ends_the_process_is_a_verdict_and_costs_two_of_them(act, how, capfd):
     made = examination(instead(act), refusals, local=Local)
     made.run((refusals,))
     found = made.findings["EMB-4"]
     made.subject.close()
     assert seen_in(found) == ({f"process: got {how}, expected an error"}, {faults.CRASH.name})
     assert all(finding.failure.aborts for finding in found.failures)
-    assert found.failed == 3
+    assert found.failed == 2
     assert "EMB-4" in made.stopped
     assert capfd.readouterr() == ("", "")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from support.liars import H, V, registry
 
+from support.liars import H, V, registry
 from xref import bits
 
 # A machine without JAX collects these tests too, and deselects them.
@@ -43,7 +43,10 @@ def sign_of_zero_lost(run, ids, table, memory):
 
 
 @jax_liar(
-    "EMB-3", "EMB-1", says="out: got shape (50, 35), bfloat16, on host, expected shape (50, 35), bfloat16, on cpu", works=("bytes",)
+    "EMB-3",
+    "EMB-1",
+    says="out: got shape (50, 35), bfloat16, on host, expected shape (50, 35), bfloat16, on cpu",
+    works=("bytes",),
 )
 def host_array_returned(run, ids, table, memory):
     return run(ids, table) if _traced(ids) else np.asarray(run(ids, table))
@@ -96,7 +99,12 @@ def host_ids_narrowed(run, ids, table, memory):
     return run(jnp.asarray(ids), table)
 
 
-@jax_liar("EMB-4", says="out[2]: got a row of values for an id out of range, expected NaN", works=("scalar",), judged=("forward",))
+@jax_liar(
+    "EMB-4",
+    says="out[2]: got a row of values for an id out of range, expected NaN",
+    works=("scalar",),
+    judged=("forward",),
+)
 def poison_is_the_last_row(run, ids, table, memory):
     return jnp.take(table, ids, axis=0, mode="clip") if _traced(ids) else run(ids, table)
 
@@ -105,7 +113,12 @@ def _inside(ids, table):
     return (ids >= 0) & (ids < table.shape[0])
 
 
-@jax_liar("EMB-4", says="out[2]: got a row of values for an id out of range, expected NaN", works=("scalar",), judged=("forward",))
+@jax_liar(
+    "EMB-4",
+    says="out[2]: got a row of values for an id out of range, expected NaN",
+    works=("scalar",),
+    judged=("forward",),
+)
 def poison_is_zeros(run, ids, table, memory):
     out = run(ids, table)
     return _changed(out, lambda ints: ints & _mask(_inside(ids, table))) if _traced(ids) else out
@@ -117,7 +130,12 @@ def poison_is_another_nan(run, ids, table, memory):
     return _changed(out, lambda ints: ints | (_mask(~_inside(ids, table)) & 0x8000)) if _traced(ids) else out
 
 
-@jax_liar("EMB-4", says="out: got other bits beside an id out of range, expected the rows", works=("scalar",), judged=("forward",))
+@jax_liar(
+    "EMB-4",
+    says="out: got other bits beside an id out of range, expected the rows",
+    works=("scalar",),
+    judged=("forward",),
+)
 def poison_spreads_to_good_ids(run, ids, table, memory):
     out = run(ids, table)
     if not _traced(ids):

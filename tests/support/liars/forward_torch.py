@@ -224,7 +224,10 @@ def none_returned(run, ids, table, memory):
 
 
 @torch_liar(
-    "EMB-3", "EMB-2", says="out: got shape (96, 35), float32, on host, expected shape (96, 35), float32, on cpu", **WIDENED
+    "EMB-3",
+    "EMB-2",
+    says="out: got shape (96, 35), float32, on host, expected shape (96, 35), float32, on cpu",
+    **WIDENED,
 )
 def numpy_returned(run, ids, table, memory):
     return run(ids, table).numpy()
@@ -233,7 +236,9 @@ def numpy_returned(run, ids, table, memory):
 # Purity
 
 
-@torch_liar("EMB-5", says="out: got memory of weight, expected its own [torch on cpu, forward bfloat16 43x35 scalar scalar ")
+@torch_liar(
+    "EMB-5", says="out: got memory of weight, expected its own [torch on cpu, forward bfloat16 43x35 scalar scalar "
+)
 def view_of_the_table(run, ids, table, memory):
     return table[int(ids)] if ids.dim() == 0 and _in_range(ids, table) else run(ids, table)
 
@@ -252,9 +257,7 @@ def ids_rewritten(run, ids, table, memory):
     return out
 
 
-@torch_liar(
-    "EMB-5", says="weight: got other ", works=("small",)
-)
+@torch_liar("EMB-5", says="weight: got other ", works=("small",))
 def one_element_of_the_table_rewritten(run, ids, table, memory):
     if table.shape[0] == V:
         _ints(table)[V - 1, 3] = 0  # in a row that is never looked up
@@ -463,9 +466,7 @@ def uint8_read_as_int8(run, ids, table, memory):
     return run(ids.view(torch.int8) if ids.dtype == torch.uint8 else ids, table)
 
 
-@torch_liar(
-    "EMB-4", says=": got IndexError: index out of range in self, expected IndexError: token_ids: got 4 of 6"
-)
+@torch_liar("EMB-4", says=": got IndexError: index out of range in self, expected IndexError: token_ids: got 4 of 6")
 def frameworks_own_message(run, ids, table, memory):
     try:
         return run(ids, table)
@@ -481,9 +482,7 @@ def another_type_of_error(run, ids, table, memory):
         raise ValueError(str(error)) from error
 
 
-@torch_liar(
-    "EMB-4", says=": got a result, expected TypeError: token_ids: got dtype bool, expected an integer dtype"
-)
+@torch_liar("EMB-4", says=": got a result, expected TypeError: token_ids: got dtype bool, expected an integer dtype")
 def bools_taken_as_ids(run, ids, table, memory):
     return run(ids.long() if ids.dtype == torch.bool else ids, table)
 
@@ -493,9 +492,7 @@ def floats_taken_as_ids(run, ids, table, memory):
     return run(ids.long() if ids.dtype.is_floating_point else ids, table)
 
 
-@torch_liar(
-    "EMB-4", says=": got a result, expected IndexError: token_ids: got 1 of 1 ids out of range, the first at"
-)
+@torch_liar("EMB-4", says=": got a result, expected IndexError: token_ids: got 1 of 1 ids out of range, the first at")
 def scalar_not_checked(run, ids, table, memory):
     return run(ids if ids.dim() else ids.clamp(max=table.shape[0] - 1), table)
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from support.liars import EMBEDDING, operator_of, report_on
 
+from support.liars import EMBEDDING, operator_of, report_on
 from xref import bits
 from xref.engine import frameworks
 from xref.engine.candidate import Candidate
@@ -400,9 +400,7 @@ def ids_sorted_in_place(run, ids, cotangent, vocab_size, *, memory, **options):
     return out
 
 
-@torch_liar(
-    "EMB-5", says="token_ids: got other "
-)
+@torch_liar("EMB-5", says="token_ids: got other ")
 def strided_inputs_cleared(run, ids, cotangent, vocab_size, *, memory, **options):
     out = run(ids, cotangent, vocab_size, **options)
     if ids.stride(-1) == 2:
@@ -410,9 +408,7 @@ def strided_inputs_cleared(run, ids, cotangent, vocab_size, *, memory, **options
     return out
 
 
-@torch_liar(
-    "EMB-5", says="got other ", verb="grad_rows"
-)
+@torch_liar("EMB-5", says="got other ", verb="grad_rows")
 def cotangent_scaled_by_the_rows(run, ids, cotangent, *, memory, **options):
     out = run(ids, cotangent, **options)
     cotangent.mul_(0.5)

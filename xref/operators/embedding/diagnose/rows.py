@@ -145,7 +145,8 @@ def from_columns(wrong: Wrong) -> Iterator[Found]:
     if moved is not None:
         yield 0.9, faults.COLUMNS_MOVED, moved
     fault = faults.COLUMNS_PAST_A_TILE_WRONG
-    if columns.size and 0 < columns[0] == hidden - columns.size:
+    before = wrong.got[wrong.tokens, : columns[0]] if columns.size else wrong.got[:0]  # right, and not by being zero
+    if before.any() and columns[0] == hidden - columns.size:
         yield 0.92, fault, f"columns {columns[0]} to {hidden - 1} are wrong, those before are right"
     elif 0 < columns.size <= hidden // 2 and wrong.tokens.size > 0.5 * wrong.ids.size:
         yield 0.5, fault, f"columns {columns[:6].tolist()} are wrong, others are right"
