@@ -82,7 +82,7 @@ class OpBackend(msgspec.Struct, frozen=True):
             ("priority", isinstance(given.priority, int) and not isinstance(given.priority, bool), "an integer"),
         ):
             if not fine:
-                raise _error(field, repr(getattr(given, field)), expected, "OpBackend")
+                raise errors.UsageError(field, repr(getattr(given, field)), expected, "OpBackend")
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +160,7 @@ class KernelRegistry:
             UsageError: not an `OpBackend`, or another one of that name is there for this operator and framework.
         """
         if not isinstance(backend, OpBackend):
-            raise _error("backend", type(backend).__name__, "an OpBackend", "register")
+            raise errors.UsageError("backend", type(backend).__name__, "an OpBackend", "register")
         if priority is not None:
             backend = msgspec.structs.replace(backend, priority=priority)
         key = (backend.op, backend.framework, backend.name)
@@ -168,7 +168,7 @@ class KernelRegistry:
             there, of = self._backends.setdefault(key, (backend, origin))
         if there != backend:
             got = f"a second {backend.name!r} for {backend.op} in {backend.framework}"
-            raise _error("backend", got, f"another name than that of {of}", "register")
+            raise errors.UsageError("backend", got, f"another name than that of {of}", "register")
 
     def backends(self) -> tuple[Listing, ...]:
         """Return all backends by operator, framework and priority, then the entry points that offer none."""
@@ -209,7 +209,7 @@ class KernelRegistry:
             ops, skipped = sorted({key[0] for key in self._backends}), list(self._broken)
         for what, value, known in (("op", op, ops), ("framework", framework, FRAMEWORKS), ("device", device, DEVICES)):
             if value not in known:
-                raise _error(what, repr(value), f"one of {', '.join(known)}", call)
+                raise errors.UsageError(what, repr(value), f"one of {', '.join(known)}", call)
         if not installed(framework):
             raise errors.MissingFrameworkError(framework, call)
 
@@ -230,7 +230,7 @@ class KernelRegistry:
             except _LoadError as error:
                 if forced:
                     got = f"{forced!r} of {origin}, which cannot be loaded ({error})"
-                    raise _error(variable, got, "a backend that can be", call) from error
+                    raise errors.UsageError(variable, got, "a backend that can be", call) from error
                 skipped.append(Skipped(backend.name, origin, str(error)))
                 _warn(skipped[-1], call)
                 continue
@@ -245,7 +245,7 @@ class KernelRegistry:
                 skipped=tuple(skipped),
             )
         got = "; ".join(f"{skip.name} of {skip.origin} ({skip.reason})" for skip in skipped) or "no backend"
-        raise _error(op, got, f"a backend that serves {framework} on {device}", call)
+        raise errors.UsageError(op, got, f"a backend that serves {framework} on {device}", call)
 
     def _read_entry_points(self) -> None:
         """Register what installed packages offer, once; the caller holds the lock."""
@@ -270,10 +270,6 @@ class KernelRegistry:
 
 class _LoadError(Exception):
     """No kernel came of a backend, or no backend of an entry point: the reason, in one line."""
-
-
-def _error(where: str, got: object, expected: object, call: str) -> errors.UsageError:
-    return errors.UsageError(errors.message(where, got, expected, call))
 
 
 def _warn(skip: Skipped, call: str) -> None:
@@ -345,7 +341,7 @@ def _named(
     elif failed:
         got += f", which cannot be loaded ({failed[0]})"
     names = ", ".join(each[0].name for each in serving)
-    raise _error(variable, got, f"one that serves {framework} on {device}: {names}", call)
+    raise errors.UsageError(variable, got, f"one that serves {framework} on {device}: {names}", call)
 
 
 REGISTRY = KernelRegistry()

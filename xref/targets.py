@@ -46,7 +46,7 @@ def load_target(spec: str, call: str = "") -> object:
     where, _, name = spec.rpartition(":")
     is_file = where.endswith(".py") or "/" in where or "\\" in where
     if not where or not all(name.split(".")) or not (is_file or all(where.split("."))):
-        raise _error("target", repr(spec), _FORM, call)
+        raise errors.UsageError("target", repr(spec), _FORM, call)
     with _lock:
         importlib.invalidate_caches()  # a module written a moment ago is found too
         found: Any = _load_file(where, call) if is_file else _load_module(where, call)
@@ -55,12 +55,8 @@ def load_target(spec: str, call: str = "") -> object:
             found, path = _attribute(found, part, path, call), f"{path}{'.' if path != where else ':'}{part}"
         if not callable(found) and not callable(getattr(found, "forward", None)):
             got = f"an object of type {type(found).__name__}"
-            raise _error(path, got, "a callable or an object with forward", call)
+            raise errors.UsageError(path, got, "a callable or an object with forward", call)
     return found
-
-
-def _error(where: object, got: object, expected: object, call: str) -> errors.UsageError:
-    return errors.UsageError(where, got, expected, call)
 
 
 def _load_module(name: str, call: str) -> ModuleType:
@@ -74,17 +70,19 @@ def _load_file(where: str, call: str) -> ModuleType:
         path = path.resolve()
         source = path.read_bytes()
     except FileNotFoundError as error:
-        raise _error(where, "no such file", "a Python file", call) from error
+        raise errors.UsageError(where, "no such file", "a Python file", call) from error
     except (OSError, ValueError, RuntimeError) as error:  # a folder, a closed one, a name with a zero, a loop of links
         got = "a folder" if isinstance(error, IsADirectoryError) else f"an error ({errors.described(error)})"
-        raise _error(where, got, "a Python file", call) from error
+        raise errors.UsageError(where, got, "a Python file", call) from error
     digest = hashlib.sha256(b"\0".join((str(path).encode(errors="surrogateescape"), source))).hexdigest()
     name = f"xref_target_{re.sub(r'[^0-9a-zA-Z_]', '_', path.stem)}_{digest[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
-        raise _error(where, f"a file of kind {path.suffix or 'none'}", "a Python file, its name ending in .py", call)
+        raise errors.UsageError(
+            where, f"a file of kind {path.suffix or 'none'}", "a Python file, its name ending in .py", call
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before it runs: dataclasses and pickle look it up
     try:
@@ -122,21 +120,21 @@ def _explained(where: str, call: str) -> Iterator[None]:
             got = f"no module named {missing!r}" + (
                 f" ({errors.described(error)})" if "not a package" in str(error) else ""
             )
-            raise _error(where, got, f"a module that can be imported, or a file: {_FORM}", call) from error
+            raise errors.UsageError(where, got, f"a module that can be imported, or a file: {_FORM}", call) from error
         got = (
             f"an import of {missing!r} in it, which is missing ({errors.described(error)})"
             if missing
             else errors.described(error)
         )
-        raise _error(where, got, "it to import", call) from error
+        raise errors.UsageError(where, got, "it to import", call) from error
     except SyntaxError as error:
         # A file's own name is known already; else it says which of the imported files is wrong.
         own = error.filename is None or Path(error.filename) == Path(where).resolve()
         place = (f" in line {error.lineno}" if error.lineno else "") + ("" if own else f" of {error.filename}")
         expected = f"code that Python {platform.python_version()} can read"
-        raise _error(where, f"a syntax error{place} ({error.msg})", expected, call) from error
+        raise errors.UsageError(where, f"a syntax error{place} ({error.msg})", expected, call) from error
     except BaseException as error:  # SystemExit, and what pytest's skip and exit raise
-        raise _error(where, f"{errors.described(error)} while importing it", "it to import", call) from error
+        raise errors.UsageError(where, f"{errors.described(error)} while importing it", "it to import", call) from error
 
 
 def _attribute(owner: object, name: str, path: str, call: str) -> object:
@@ -149,9 +147,11 @@ def _attribute(owner: object, name: str, path: str, call: str) -> object:
         shown = difflib.get_close_matches(name, callables, n=_SHOWN, cutoff=0)
         more = f" and {len(callables) - len(shown)} more" if len(callables) > len(shown) else ""
         expected = f"one of {', '.join(shown)}{more}" if shown else "a name of something callable, of which it has none"
-        raise _error(path, f"no name {name!r}", expected, call) from error
+        raise errors.UsageError(path, f"no name {name!r}", expected, call) from error
     except BaseException as error:  # a module's own __getattr__, or a property
-        raise _error(path, f"{errors.described(error)} while reading {name!r}", "it to be there", call) from error
+        raise errors.UsageError(
+            path, f"{errors.described(error)} while reading {name!r}", "it to be there", call
+        ) from error
 
 
 def _public_callables(owner: object) -> list[str]:
@@ -176,5 +176,5 @@ def _check_siblings(module: ModuleType, folder: Path, where: str, call: str) -> 
             if loaded is not None and sibling.is_file():
                 if not sibling.samefile(loaded):
                     got = f"an import of {name!r} in it, loaded before from {loaded}"
-                    raise _error(where, got, f"{sibling}: load it in a process of its own", call)
+                    raise errors.UsageError(where, got, f"{sibling}: load it in a process of its own", call)
                 break

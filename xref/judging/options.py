@@ -61,7 +61,9 @@ def checked(operator: Operator, call: str, options: OptionsDict) -> Options:
     known: dict[str, Any] = dict(options)
     unknown = known.keys() - OptionsDict.__annotations__.keys()
     if unknown:
-        raise _error("option", ", ".join(sorted(unknown)), f"one of {', '.join(OptionsDict.__annotations__)}", call)
+        raise errors.UsageError(
+            "option", ", ".join(sorted(unknown)), f"one of {', '.join(OptionsDict.__annotations__)}", call
+        )
     found: dict[str, Any] = {}
     for name, allowed in (("device", DEVICES), ("tier", tuple(Tier)), ("accumulate", tuple(FORMATS)),
                           ("out_of_range", operator.promises.get("out_of_range", ("raise",)))):  # fmt: skip
@@ -90,7 +92,7 @@ def selected(operator: Operator, option: str, names: Iterable[str], call: str) -
     for name in names:
         some = [each for each in ids if name == each] or [check.id for check in operator.checks if name == check.clause]
         if not some:
-            raise _error(_flag(option), repr(name), f"a clause or one of {', '.join(ids)}", call)
+            raise errors.UsageError(_flag(option), repr(name), f"a clause or one of {', '.join(ids)}", call)
         found += some
     return tuple(found)
 
@@ -105,7 +107,9 @@ def _call(operator: Operator, text: object, call: str) -> Call:
             raise ValueError(f"no check {made.check!r}")
         return made
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        raise _error("--only", f"{text!r} ({error})", "the record of a call, as a report has it", call) from error
+        raise errors.UsageError(
+            "--only", f"{text!r} ({error})", "the record of a call, as a report has it", call
+        ) from error
 
 
 def _names(option: str, value: object, call: str) -> tuple[str, ...]:
@@ -113,19 +117,15 @@ def _names(option: str, value: object, call: str) -> tuple[str, ...]:
     names = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
     for name in names:
         if not isinstance(name, str):
-            raise _error(_flag(option), repr(name), "a name, or a tuple of names", call)
+            raise errors.UsageError(_flag(option), repr(name), "a name, or a tuple of names", call)
     return names
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...], call: str) -> str:
     if value not in allowed:
-        raise _error(_flag(option), repr(value), f"one of {', '.join(allowed)}", call)
+        raise errors.UsageError(_flag(option), repr(value), f"one of {', '.join(allowed)}", call)
     return value
 
 
 def _flag(option: str) -> str:
     return f"--{option.replace('_', '-')}"
-
-
-def _error(where: str, got: object, expected: object, call: str) -> errors.UsageError:
-    return errors.UsageError(where, got, expected, call)
